@@ -101,8 +101,8 @@ class PlainSemaphore extends Counter {
     await resultOf(nativeOf(this).release(natural('permits', permits)))
   }
 
-  async setPermits(permits) {
-    return resultOf(nativeOf(this).setPermits(natural('permits', permits)))
+  async trySetPermits(permits) {
+    return resultOf(nativeOf(this).trySetPermits(natural('permits', permits)))
   }
 
   async addPermits(permits) {
@@ -119,8 +119,8 @@ class PlainSemaphore extends Counter {
 }
 
 class CountDownLatch extends Counter {
-  async setCount(count) {
-    return resultOf(nativeOf(this).setCount(natural('count', count)))
+  async trySetCount(count) {
+    return resultOf(nativeOf(this).trySetCount(natural('count', count)))
   }
 
   async countDown(by = 1) {
@@ -158,7 +158,7 @@ function natural(what, number) {
 }
 
 surfaced(PlainPermit.prototype, { async: ['release'] })
-surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
-surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count', 'wait'] })
+surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'release', 'trySetPermits', 'addPermits', 'drain', 'available'] })
+surfaced(CountDownLatch.prototype, { async: ['trySetCount', 'countDown', 'count', 'wait'] })
 
 module.exports = { CountDownLatch, PlainPermit, PlainSemaphore }

@@ -151,10 +151,10 @@ impl Request {
             Request::Await { .. } => "wait",
             Request::Change { change, .. } => match change {
                 Change::Trade { .. } => "release",
-                Change::SetPermits(_) => "set_permits",
+                Change::SetPermits(_) => "try_set_permits",
                 Change::AddPermits(_) => "add_permits",
                 Change::Drain => "drain",
-                Change::SetCount(_) => "set_count",
+                Change::SetCount(_) => "try_set_count",
                 Change::CountDown(_) => "count_down",
             },
             Request::Read {
