@@ -7,7 +7,7 @@ const { reasonOf, resultOf } = require('./border.js')
 const { checkSignal, during } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
 const { isGiven, plain, shown, split } = require('./options.js')
-const { surfaced } = internal
+const { surfaced, thing } = internal
 
 // Permits that were taken together. Redis does not know this object. Its release adds the number of its permits.
 class PlainPermit {
@@ -156,6 +156,9 @@ function natural(what, number) {
   if (whole(what, number) >= 0) return number
   throw new InvalidArgumentError(`${what} is ${number}; give it a whole number that is not negative`)
 }
+
+PlainPermit.prototype[thing] = PlainSemaphore.prototype[thing] = 'semaphore'
+CountDownLatch.prototype[thing] = 'latch'
 
 surfaced(PlainPermit.prototype, { async: ['release'] })
 surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'release', 'trySetPermits', 'addPermits', 'drain', 'available'] })

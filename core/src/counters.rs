@@ -235,7 +235,7 @@ impl PlainSemaphore {
                 };
                 Operation::new(&self.client, request, finish).in_span(log::acquisition(&self.name))
             }
-            Err(error) => Operation::failed(error.on(&self.name)),
+            Err(error) => Operation::failed(error.on(&self.name).of(Counter::Semaphore.thing())),
         }
     }
 
@@ -350,7 +350,7 @@ impl PlainSemaphore {
         change: Result<Change>,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        changed(&self.client, &self.name, change, finish)
+        changed(&self.client, &self.name, Counter::Semaphore, change, finish)
     }
 }
 
@@ -383,7 +383,7 @@ impl CountDownLatch {
     /// ```
     pub fn try_set_count(&self, count: usize) -> Operation<bool> {
         let change = counted("count", count, 1).map(Change::SetCount);
-        changed(&self.client, &self.name, change, set)
+        changed(&self.client, &self.name, Counter::Latch, change, set)
     }
 
     /// Counts down by `by`, 1 to 2,147,483,647, and returns what is left. The count does not get
@@ -405,7 +405,7 @@ impl CountDownLatch {
     /// ```
     pub fn count_down(&self, by: usize) -> Operation<i64> {
         let change = counted("by", by, 1).map(Change::CountDown);
-        changed(&self.client, &self.name, change, number)
+        changed(&self.client, &self.name, Counter::Latch, change, number)
     }
 
     /// The count; 0 when the latch is open.
@@ -497,6 +497,7 @@ fn counted(what: &str, number: usize, least: usize) -> Result<u32> {
 fn changed<T>(
     client: &Arc<ClientInner>,
     name: &Name,
+    counter: Counter,
     change: Result<Change>,
     finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
 ) -> Operation<T> {
@@ -505,7 +506,7 @@ fn changed<T>(
             let name = name.clone();
             Operation::new(client, Request::Change { name, change }, finish)
         }
-        Err(error) => Operation::failed(error.on(name)),
+        Err(error) => Operation::failed(error.on(name).of(counter.thing())),
     }
 }
 

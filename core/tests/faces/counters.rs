@@ -128,6 +128,11 @@ async fn a_wait_ends_by_time_by_cancelling_or_by_closing() {
         (error.kind(), error.lock_name()),
         (ErrorKind::Timeout, Some("seats"))
     );
+    assert!(
+        error
+            .to_string()
+            .starts_with("timeout: semaphore \"seats\": ")
+    );
     let error = world.ready().wait_within(Some(Duration::ZERO)).await;
     assert!(error.is_ok(), "a latch without a count is open");
 
@@ -253,6 +258,7 @@ async fn a_latch_opens_for_all_at_zero() {
         (error.kind(), error.lock_name()),
         (ErrorKind::Timeout, Some("ready"))
     );
+    assert!(error.to_string().starts_with("timeout: latch \"ready\": "));
     assert_eq!(latch.count_down(1).await.unwrap(), 2);
     assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
     assert_eq!(far.count_down(5).await.unwrap(), 0);
