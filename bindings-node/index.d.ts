@@ -407,7 +407,7 @@ export class Semaphore {
  * this name.
  *
  * Permits have no lease. The permits of a program that dies never come back, until somebody adds them anew. A semaphore without a
- * number has no permits: `setPermits` gives it some, once. Numbers are whole, up to 2147483647. Callers of one client come in
+ * number has no permits: `trySetPermits` gives it some, once. Numbers are whole, up to 2147483647. Callers of one client come in
  * their order, whatever number of permits each of them wants. No command counts twice, also when its answer is lost.
  */
 export class PlainSemaphore {
@@ -432,7 +432,7 @@ export class PlainSemaphore {
    */
   release(permits?: number): Promise<void>
   /** Gives the semaphore so many permits if it has no number yet; whether it did. */
-  setPermits(permits: number): Promise<boolean>
+  trySetPermits(permits: number): Promise<boolean>
   /** Adds permits, or takes some away if the number is negative, without waiting for them; the new number, which may be below 0. */
   addPermits(permits: number): Promise<number>
   /** Takes all permits that there are; how many. A number below 0 becomes 0, and is what this gives. */
@@ -468,7 +468,7 @@ export class CountDownLatch {
   /** The name as it stands in Redis. */
   readonly name: string
   /** Gives the latch this count if it has none; whether it did. */
-  setCount(count: number): Promise<boolean>
+  trySetCount(count: number): Promise<boolean>
   /** Counts down, by default by 1; what is left. At 0 the latch is open, and everybody who waits goes on. */
   countDown(by?: number): Promise<number>
   /** The count; 0 when the latch is open. */

@@ -74,7 +74,7 @@ async function lockOf(name) {
   if (args.kind === 'semaphore') return client.semaphore(nameOf(name), limit)
   if (!isSemaphore) return client.lock(nameOf(name))
   const semaphore = client.plainSemaphore(nameOf(name))
-  await semaphore.setPermits(limit)
+  await semaphore.trySetPermits(limit)
   return semaphore
 }
 

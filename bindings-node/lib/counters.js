@@ -7,7 +7,7 @@ const { reasonOf, resultOf } = require('./border.js')
 const { checkSignal, during } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
 const { isGiven, plain, shown, split } = require('./options.js')
-const { surfaced } = internal
+const { surfaced, thing } = internal
 
 // Permits that were taken together. Redis does not know this object. Its release adds the number of its permits.
 class PlainPermit {
@@ -101,8 +101,8 @@ class PlainSemaphore extends Counter {
     await resultOf(nativeOf(this).release(natural('permits', permits)))
   }
 
-  async setPermits(permits) {
-    return resultOf(nativeOf(this).setPermits(natural('permits', permits)))
+  async trySetPermits(permits) {
+    return resultOf(nativeOf(this).trySetPermits(natural('permits', permits)))
   }
 
   async addPermits(permits) {
@@ -119,8 +119,8 @@ class PlainSemaphore extends Counter {
 }
 
 class CountDownLatch extends Counter {
-  async setCount(count) {
-    return resultOf(nativeOf(this).setCount(natural('count', count)))
+  async trySetCount(count) {
+    return resultOf(nativeOf(this).trySetCount(natural('count', count)))
   }
 
   async countDown(by = 1) {
@@ -157,8 +157,11 @@ function natural(what, number) {
   throw new InvalidArgumentError(`${what} is ${number}; give it a whole number that is not negative`)
 }
 
+PlainPermit.prototype[thing] = PlainSemaphore.prototype[thing] = 'semaphore'
+CountDownLatch.prototype[thing] = 'latch'
+
 surfaced(PlainPermit.prototype, { async: ['release'] })
-surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
-surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count', 'wait'] })
+surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'release', 'trySetPermits', 'addPermits', 'drain', 'available'] })
+surfaced(CountDownLatch.prototype, { async: ['trySetCount', 'countDown', 'count', 'wait'] })
 
 module.exports = { CountDownLatch, PlainPermit, PlainSemaphore }

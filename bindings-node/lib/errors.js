@@ -55,7 +55,10 @@ for (const { number, name, className, retryable } of native.errorKinds()) {
 
 const reasons = new Map(native.lostReasons().map((reason) => [reason.number, reason]))
 
-const on = (lockName, message) => (lockName === undefined ? message : `lock ${JSON.stringify(lockName)}: ${message}`)
+// Names the property of an object that has a name in Redis: what the name stands for, as the core's errors call it.
+const thing = Symbol('thing')
+
+const on = (owner, message) => `${owner[thing]} ${JSON.stringify(owner.name)}: ${message}`
 
 // Bun's stacks end where a function awaits: without the lines of the package there would be none.
 const tracesWaits = process.versions.bun === undefined
@@ -69,13 +72,13 @@ function keptAsGiven(error) {
 }
 
 // Lets the stack of an error of ours begin with the line that called `above`. `above` is on the stack, or awaits a function that
-// is. `lockName` is for an error that does not know its lock, such as that of a closed client. The error of a wrong argument gets
+// is. `owner` is for an error that does not know its lock, such as that of a released hold. The error of a wrong argument gets
 // no name of a lock.
-function calledFrom(above, error, lockName) {
+function calledFrom(above, error, owner) {
   if (!(error instanceof LockError) || kept.has(error)) return error
-  if (lockName !== undefined && error.lockName === undefined && error.kind !== 'invalid_argument') {
-    error.message = on(lockName, error.message)
-    error.lockName = lockName
+  if (owner?.[thing] !== undefined && error.lockName === undefined && error.kind !== 'invalid_argument') {
+    error.message = on(owner, error.message)
+    error.lockName = owner.name
   }
   if (tracesWaits) Error.captureStackTrace(error, above)
   return error
@@ -90,14 +93,14 @@ function surfaced(owner, { sync = [], async = [] }) {
           try {
             return method.apply(this, given)
           } catch (error) {
-            throw calledFrom(outer, error, typeof this === 'object' ? this.name : undefined)
+            throw calledFrom(outer, error, this)
           }
         }
       : async function (...given) {
           try {
             return await method.apply(this, given)
           } catch (error) {
-            throw calledFrom(outer, error, typeof this === 'object' ? this.name : undefined)
+            throw calledFrom(outer, error, this)
           }
         }
     Object.defineProperty(outer, 'name', { value: name })
@@ -110,7 +113,7 @@ function surfaced(owner, { sync = [], async = [] }) {
 function errorFrom({ kind, message, lockName, reason, cause }) {
   const options = { lockName, reason: reasons.get(reason)?.name }
   if (cause) options.cause = causeFrom(cause)
-  return new (byNumber.get(kind))(on(lockName, message), options)
+  return new (byNumber.get(kind))(message, options)
 }
 
 // An error of the system has a code as Node's own have one: ECONNREFUSED. It comes from no line of JavaScript.
@@ -122,9 +125,9 @@ function causeFrom({ message, code }) {
 }
 
 // Makes the error of a lost hold from the number of the reason. It comes from no line of the program either.
-function lostError(lockName, number) {
+function lostError(owner, number) {
   const { name: reason, meaning } = reasons.get(number)
-  const error = new classes.LockLostError(on(lockName, meaning), { lockName, reason })
+  const error = new classes.LockLostError(on(owner, meaning), { lockName: owner.name, reason })
   error.stack = `${error}`
   return error
 }
@@ -142,4 +145,4 @@ function unwrap(result, own = []) {
   throw errorFrom({ ...result, message: [result.message, ...more].join(', ') })
 }
 
-module.exports = { LockError, ...classes, internal: { calledFrom, errorFrom, keptAsGiven, lostAgain, lostError, surfaced, unwrap } }
+module.exports = { LockError, ...classes, internal: { calledFrom, errorFrom, keptAsGiven, lostAgain, lostError, surfaced, thing, unwrap } }

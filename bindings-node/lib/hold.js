@@ -10,7 +10,7 @@ const { Failed, answerTo, border, release, resultOf, whenLost } = require('./bor
 const { asyncDispose } = require('./names.js')
 const { plain } = require('./options.js')
 const { Table } = require('./table.js')
-const { calledFrom, errorFrom, lostAgain, lostError, surfaced, unwrap } = internal
+const { calledFrom, errorFrom, lostAgain, lostError, surfaced, thing, unwrap } = internal
 
 // This outlives the Hold object, by the number of the hold: its lock, as long as there is nothing to say but that it is
 // held, or a Story. An entry stays until the hold is released, or is collected and lost. It never refers to the Hold itself,
@@ -31,7 +31,7 @@ class Story {
 
   tellLost(reason) {
     if (this.loss !== undefined) return
-    const loss = lostError(this.lock.name, reason)
+    const loss = lostError(this.lock, reason)
     this.loss = loss
     if (this.controller !== undefined) this.inContext(() => this.controller.abort(loss))
     // Later, because a listener may throw.
@@ -146,6 +146,10 @@ class Hold {
 
   get name() {
     return this.#lock.name
+  }
+
+  get [thing]() {
+    return this.#lock[thing]
   }
 
   get isHeld() {

@@ -6,7 +6,7 @@ const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./err
 const { answerTo, border, numberOf, reasonOf, resultOf, valueOf } = require('./border.js')
 const { Hold, emitLost, knownOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
-const { calledFrom, keptAsGiven, lostAgain, surfaced, unwrap } = require('./errors.js').internal
+const { calledFrom, keptAsGiven, lostAgain, surfaced, thing, unwrap } = require('./errors.js').internal
 
 const acquiring = diagnostics.tracingChannel('redlatch:acquire')
 
@@ -77,7 +77,7 @@ class Lock {
       hold = new Hold(numberOf(started), this, token ?? undefined)
     } catch (error) {
       // acquire() does not await: while this does, it is the innermost function that the program waits for.
-      throw calledFrom(waited ? this.#acquire : this.acquire, error, this.#name)
+      throw calledFrom(waited ? this.#acquire : this.acquire, error, this)
     }
     if (!signal?.aborted) return hold
     // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
@@ -187,6 +187,9 @@ class RwLock {
   }
 }
 
+// The lock that a semaphore is inside.
+class Permits extends Lock {}
+
 class Semaphore {
   #locks
   #name
@@ -195,7 +198,7 @@ class Semaphore {
   constructor(family, name) {
     this.#locks = family.locks
     this.#name = name
-    this.#lock = new Lock(family, name)
+    this.#lock = new Permits(family, name)
   }
 
   get name() {
@@ -274,6 +277,9 @@ async function releaseAfter(error, hold) {
     Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   }
 }
+
+Lock.prototype[thing] = 'lock'
+Permits.prototype[thing] = Semaphore.prototype[thing] = 'semaphore'
 
 surfaced(Lock.prototype, { async: ['tryAcquire', 'using', 'isLocked', 'holder', 'holders', 'waiters', 'releaseToken', 'extendToken', 'forceRelease'] })
 surfaced(Semaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'permits', 'setPermits', 'holders', 'forceRelease'] })

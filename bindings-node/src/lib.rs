@@ -449,10 +449,10 @@ impl PlainSemaphore {
 
     /// Sets the number of permits, if there is none.
     #[napi]
-    pub fn set_permits(&self, permits: f64) -> Checked<Asked> {
+    pub fn try_set_permits(&self, permits: f64) -> Checked<Asked> {
         caught(|| {
             self.client
-                .ask(self.semaphore.set_permits(permits as usize))
+                .ask(self.semaphore.try_set_permits(permits as usize))
         })
     }
 
@@ -486,8 +486,8 @@ pub struct CountDownLatch {
 impl CountDownLatch {
     /// Sets the count, if there is none.
     #[napi]
-    pub fn set_count(&self, count: f64) -> Checked<Asked> {
-        caught(|| self.client.ask(self.latch.set_count(count as usize)))
+    pub fn try_set_count(&self, count: f64) -> Checked<Asked> {
+        caught(|| self.client.ask(self.latch.try_set_count(count as usize)))
     }
 
     /// Counts down.

@@ -35,7 +35,7 @@ pub(crate) type Asked = Either<Id, Batch>;
 pub struct Failure {
     /// The number of its kind.
     pub kind: u32,
-    /// The text without the name of the lock.
+    /// The text, with the name of the lock.
     pub message: String,
     /// The name of the lock.
     pub lock_name: Option<String>,
@@ -53,7 +53,7 @@ impl From<redlatch::Error> for Failure {
         Failure {
             lists_options: error.option_fault().is_some_and(|fault| fault.lists_names),
             kind: error.kind().number().into(),
-            message: error.message().to_owned(),
+            message: error.named_message(),
             lock_name: error.lock_name().map(str::to_owned),
             reason: error.lost_reason().map(|reason| reason.number().into()),
             cause: error.source().map(Cause::from),

@@ -35,7 +35,7 @@ test('permits are set once, taken and given back', async () => {
   assert.ok(seats instanceof PlainSemaphore)
   assert.equal(inspect(seats), `PlainSemaphore { name: '${seats.name}' }`)
   assert.deepEqual([await seats.available(), await seats.tryAcquire()], [0, null])
-  assert.deepEqual([await seats.setPermits(3), await seats.setPermits(9)], [true, false])
+  assert.deepEqual([await seats.trySetPermits(3), await seats.trySetPermits(9)], [true, false])
 
   const two = await seats.acquire(2)
   assert.ok(two instanceof PlainPermit)
@@ -56,7 +56,7 @@ test('permits are set once, taken and given back', async () => {
 test('using() gives permits back when its function has ended', async () => {
   const client = await Client.connect(context.url)
   const seats = client.plainSemaphore(freshName())
-  await seats.setPermits(3)
+  await seats.trySetPermits(3)
   const left = async (permit) => [permit.permits, await number(seats.name)]
   assert.deepEqual(await seats.using(left), [1, 2])
   assert.deepEqual(await seats.using(2, left), [2, 1])
@@ -79,7 +79,7 @@ test('using() gives permits back when its function has ended', async () => {
 
 test('the number of permits can change, below 0 too', async () => {
   const seats = context.client.plainSemaphore(freshName())
-  await seats.setPermits(2)
+  await seats.trySetPermits(2)
   assert.deepEqual([await seats.addPermits(3), await seats.addPermits(-6), await seats.available()], [5, -1, -1])
   assert.deepEqual([await seats.drain(), await number(seats.name)], [-1, 0])
   await seats.addPermits(4)
@@ -96,7 +96,7 @@ test('the number of permits can change, below 0 too', async () => {
 test('callers of two clients are never more inside than there are permits', async () => {
   const clients = [patient(), patient()]
   const name = freshName()
-  await clients[0].plainSemaphore(name).setPermits(5)
+  await clients[0].plainSemaphore(name).trySetPermits(5)
   let [inside, most, done] = [0, 0, 0]
   const callers = Array.from({ length: 20 }, async (_, at) => {
     const seats = clients[at % 2].plainSemaphore(name)
@@ -119,7 +119,7 @@ test('callers of two clients are never more inside than there are permits', asyn
 test('a release by number, of another client, wakes who waits', async () => {
   const [own, other] = [patient(), patient()]
   const name = freshName()
-  await own.plainSemaphore(name).setPermits(2)
+  await own.plainSemaphore(name).trySetPermits(2)
   await own.plainSemaphore(name).acquire(2) // the object is not needed
   const calls = [own.plainSemaphore(name).acquire(), other.plainSemaphore(name).acquire()]
   for (const client of [own, other]) await waiting(client, 1)
@@ -135,7 +135,7 @@ test('a release by number, of another client, wakes who waits', async () => {
 test('a wait ends with its limit or with its client', async () => {
   const client = await Client.connect(context.url)
   const [seats, ready] = [client.plainSemaphore(freshName()), client.latch(freshName())]
-  await ready.setCount(1)
+  await ready.trySetCount(1)
   const over = (name) => (error) => {
     assert.ok(error instanceof LockTimeoutError, `${error}`)
     assert.equal(error.lockName, name)
@@ -165,7 +165,7 @@ test('a wait ends with its limit or with its client', async () => {
 test('a wait that is aborted leaves nothing', async () => {
   const { client } = context
   const [seats, ready] = [client.plainSemaphore(freshName()), client.latch(freshName())]
-  await ready.setCount(1)
+  await ready.trySetCount(1)
   const controller = new AbortController()
   const { signal } = controller
   const reason = new Error('mine')
@@ -177,7 +177,7 @@ test('a wait that is aborted leaves nothing', async () => {
   controller.abort(reason)
   await ended
   await waiting(client, 1)
-  await seats.setPermits(2)
+  await seats.trySetPermits(2)
   await (await behind).release()
   await assert.rejects(seats.acquire(1, { signal }), isReason)
   await assert.rejects(ready.wait({ signal }), isReason)
@@ -204,7 +204,7 @@ test('the reason of a signal keeps its stack', async () => {
 
 test('permits that are won when the signal comes are given back', async () => {
   const seats = context.client.plainSemaphore(freshName())
-  await seats.setPermits(2)
+  await seats.trySetPermits(2)
   for (let round = 0; round < 40; round += 1) {
     const late = new AbortController()
     const racing = seats.acquire(2, { signal: late.signal }).then((permit) => permit.release(), () => undefined)
@@ -219,7 +219,7 @@ test('permits that are won when the signal comes are given back', async () => {
 test('a call that is aborted in its own tick keeps no permits, although it may be answered at once', async () => {
   const client = await Client.connect(context.url)
   const seats = client.plainSemaphore(freshName())
-  await seats.setPermits(2)
+  await seats.trySetPermits(2)
   for (let round = 0; round < 20; round += 1) {
     await (await seats.acquire(2)).release()
     const controller = new AbortController()
@@ -254,7 +254,7 @@ test('a call that is refused at once and aborted in its own tick gives back noth
 test('permits whose grant waits for the event loop are given back by an abort', async () => {
   const client = await Client.connect(context.url, { direct: false })
   const seats = client.plainSemaphore(freshName())
-  await seats.setPermits(2)
+  await seats.trySetPermits(2)
   const controller = new AbortController()
   const before = client.stats().calls
   if (WASM) {
@@ -287,7 +287,7 @@ test('a latch opens for the waiters of both clients at 0', async () => {
   const [here, there] = [own.latch(name), other.latch(name)]
   assert.ok(here instanceof CountDownLatch)
   assert.equal(inspect(here), `CountDownLatch { name: '${name}' }`)
-  assert.deepEqual([await here.setCount(3), await there.setCount(5), await there.count()], [true, false, 3])
+  assert.deepEqual([await here.trySetCount(3), await there.trySetCount(5), await there.count()], [true, false, 3])
   const waits = [here.wait(), here.wait({ wait: '1h' }), there.wait(), there.wait()]
   for (const client of [own, other]) await waiting(client, 2)
   assert.equal(await there.countDown(), 2)
@@ -299,7 +299,7 @@ test('a latch opens for the waiters of both clients at 0', async () => {
   // A late waiter goes on at once, and the latch can get a new count.
   await here.wait({ wait: 0 })
   assert.deepEqual([await here.countDown(), await here.count(), await number(name)], [0, 0, null])
-  assert.deepEqual([await here.setCount(1), await there.count()], [true, 1])
+  assert.deepEqual([await here.trySetCount(1), await there.count()], [true, 1])
   await own.close()
   await other.close()
 })
@@ -308,7 +308,7 @@ test('a latch opens when its key is deleted', async () => {
   const client = patient()
   const ready = client.latch(freshName())
   for (const end of ['DEL', 'UNLINK']) {
-    await ready.setCount(3)
+    await ready.trySetCount(3)
     const wait = ready.wait()
     await waiting(client, 1)
     // It listens before it looks for the last time.
@@ -328,11 +328,11 @@ test('another kind at the name is refused, and left alone', async () => {
     () => seats.acquire(),
     () => seats.tryAcquire(),
     () => seats.release(),
-    () => seats.setPermits(1),
+    () => seats.trySetPermits(1),
     () => seats.addPermits(1),
     () => seats.drain(),
     () => seats.available(),
-    () => ready.setCount(1),
+    () => ready.trySetCount(1),
     () => ready.countDown(),
     () => ready.count(),
     () => ready.wait(),
@@ -364,20 +364,20 @@ test('wrong use is refused', async () => {
       await assert.rejects(call, refused(text))
     }
   }
-  await assert.rejects(seats.setPermits(2 ** 31), refused(/permits is 2147483648; .* from 0 to 2147483647/))
+  await assert.rejects(seats.trySetPermits(2 ** 31), refused(/permits is 2147483648; .* from 0 to 2147483647/))
   await assert.rejects(seats.addPermits(-(2 ** 31)), refused(/permits is .*2147483648; .* 2147483647/))
   for (const count of [0, 2 ** 31]) {
-    await assert.rejects(ready.setCount(count), refused(new RegExp(`count is ${count}; .* from 1 to 2147483647`)))
+    await assert.rejects(ready.trySetCount(count), refused(new RegExp(`count is ${count}; .* from 1 to 2147483647`)))
     await assert.rejects(ready.countDown(count), refused(new RegExp(`by is ${count}; .* from 1 to 2147483647`)))
   }
   for (const wrong of [1.5, NaN, Infinity, '2', null, 2n, true, { wait: 5 }]) {
-    for (const call of [seats.acquire(wrong), seats.release(wrong), seats.setPermits(wrong), seats.addPermits(wrong)]) {
+    for (const call of [seats.acquire(wrong), seats.release(wrong), seats.trySetPermits(wrong), seats.addPermits(wrong)]) {
       await assert.rejects(call, refused(/permits is .*; give it a whole number/))
     }
-    for (const call of [ready.setCount(wrong), ready.countDown(wrong)]) await assert.rejects(call, refused(/a whole number/))
+    for (const call of [ready.trySetCount(wrong), ready.countDown(wrong)]) await assert.rejects(call, refused(/a whole number/))
   }
-  for (const call of [seats.setPermits(), seats.addPermits()]) await assert.rejects(call, refused(/permits is undefined/))
-  for (const call of [seats.acquire(-1), seats.release(-1), seats.setPermits(-1)]) {
+  for (const call of [seats.trySetPermits(), seats.addPermits()]) await assert.rejects(call, refused(/permits is undefined/))
+  for (const call of [seats.acquire(-1), seats.release(-1), seats.trySetPermits(-1)]) {
     await assert.rejects(call, refused(/permits is -1; give it a whole number that is not negative/))
   }
   for (const wait of [-1, 'soon', true, {}]) {
@@ -402,8 +402,8 @@ test('wrong use is refused', async () => {
 if (WASM) {
   test('permits and counts of the native part are seen, and the other way round', async () => {
     const [seats, ready] = [context.client.plainSemaphore(freshName()), context.client.latch(freshName())]
-    await seats.setPermits(2)
-    await ready.setCount(2)
+    await seats.trySetPermits(2)
+    await ready.trySetCount(2)
     await seats.acquire(2)
     const other = run(
       context.url,

@@ -142,6 +142,7 @@ test('permits that are taken back are lost, and their holder hears of it', async
   const loss = await told
   assert.ok(loss instanceof LockLostError)
   assert.deepEqual([loss.lockName, hold.isHeld, await hold.release()], [name, false, false])
+  assert.ok(loss.message.startsWith(`semaphore "${name}": `), loss.message)
   assert.deepEqual(await counts(name), [2, 0])
   assert.equal(await other.semaphore(name).forceRelease(), false)
   await assert.rejects(

@@ -29,7 +29,7 @@ test('every wrong use is told what is wrong and what to do', { skip: !existsSync
   const sides = client.rwLock('sides')
   const reader = await sides.read.acquire({ key: 7 })
   const latch = client.latch('latch')
-  await latch.setCount(1)
+  await latch.trySetCount(1)
   const nowhere = 'redis://127.0.0.1:1' // below the ports that systems give to programs
   const given = { Client, client, url, server, closed, lost, released, held, sides, latch, lock: client.lock('n'), nowhere }
   const rows = JSON.parse(readFileSync(file, 'utf8'))

@@ -78,10 +78,10 @@ impl PlainSemaphore {
     }
 
     #[pyo3(signature = (permits, to=None))]
-    fn set_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+    fn try_set_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
         run(
             permits.py(),
-            self.0.set_permits(unsigned("permits", permits)?),
+            self.0.try_set_permits(unsigned("permits", permits)?),
             to,
         )
     }
@@ -244,8 +244,12 @@ impl Latch {
     }
 
     #[pyo3(signature = (count, to=None))]
-    fn set_count(&self, count: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(count.py(), self.0.set_count(unsigned("count", count)?), to)
+    fn try_set_count(&self, count: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(
+            count.py(),
+            self.0.try_set_count(unsigned("count", count)?),
+            to,
+        )
     }
 
     #[pyo3(signature = (by, to=None))]

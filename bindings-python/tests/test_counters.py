@@ -71,7 +71,7 @@ def test_permits_are_counted(client: redlatch.Client, name: str, look: redis.Red
     seats = client.plain_semaphore(name)
     assert (seats.name, seats.available(), seats.acquire(False)) == (name, 0, False)
     assert repr(seats) == f"<redlatch._sync.PlainSemaphore {name!r}>"
-    assert seats.set_permits(5) is True and seats.set_permits(9) is False
+    assert seats.try_set_permits(5) is True and seats.try_set_permits(9) is False
     assert seats.acquire(permits=2) is True and seats.acquire(timeout=IN_VAIN, permits=4) is False
     assert seats.acquire() is True and free(look, name) == 2
     seats.release()
@@ -86,7 +86,7 @@ def test_permits_are_counted(client: redlatch.Client, name: str, look: redis.Red
 
 def test_a_block_takes_one_and_gives_it_back(client: redlatch.Client, name: str, look: redis.Redis) -> None:
     seats = client.plain_semaphore(name, timeout=0)
-    seats.set_permits(2)
+    seats.try_set_permits(2)
     with seats, seats:
         assert free(look, name) == 0
         with pytest.raises(redlatch.LockTimeoutError, match=name), seats:
@@ -104,7 +104,7 @@ def test_a_block_takes_one_and_gives_it_back(client: redlatch.Client, name: str,
 def test_a_block_tells_that_nothing_was_given_back(name: str, look: redis.Redis) -> None:
     client = redlatch.Client()
     seats = client.plain_semaphore(name)
-    seats.set_permits(1)
+    seats.try_set_permits(1)
     with pytest.raises(redlatch.ClosedError), seats:
         client.close()
     with redlatch.Client() as client:
@@ -122,7 +122,7 @@ def test_threads_of_two_clients_share_permits(
     client: redlatch.Client, other: redlatch.Client, name: str, look: redis.Redis
 ) -> None:
     inside, both = Inside(), [client.plain_semaphore(name), other.plain_semaphore(name)]
-    both[0].set_permits(3)
+    both[0].try_set_permits(3)
 
     def work(seats: redlatch.PlainSemaphore) -> None:
         for _ in range(10):
@@ -153,7 +153,7 @@ def test_a_canceller_ends_a_wait(client: redlatch.Client, name: str, look: redis
     canceller = redlatch.Canceller()
     seats, block = client.plain_semaphore(name), client.plain_semaphore(name, canceller=canceller)
     latch = client.latch(name + ":latch")
-    latch.set_count(1)
+    latch.try_set_count(1)
 
     def enter() -> None:
         with block:
@@ -178,7 +178,7 @@ def test_a_canceller_ends_a_wait(client: redlatch.Client, name: str, look: redis
 
 def test_ctrl_c_ends_a_wait(client: redlatch.Client, name: str, look: redis.Redis, alarm: None) -> None:
     seats, latch = client.plain_semaphore(name), client.latch(name + ":latch")
-    latch.set_count(1)
+    latch.try_set_count(1)
     for wait in (seats.acquire, seats.__enter__, latch.wait):
 
         def later() -> None:
@@ -199,7 +199,7 @@ def test_ctrl_c_at_any_time_leaves_no_permit_taken(
     client: redlatch.Client, name: str, look: redis.Redis, alarm: None
 ) -> None:
     seats, interrupted, done = client.plain_semaphore(name), 0, 0
-    seats.set_permits(3)
+    seats.try_set_permits(3)
     for microseconds in itertools.islice(itertools.cycle(range(20, 400, 7)), 1500):
         try:
             signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
@@ -217,7 +217,7 @@ def test_a_child_gives_back_nothing_of_its_parent(name: str) -> None:
     program = """
         import os, sys, redlatch
         seats = redlatch.Client().plain_semaphore(sys.argv[1])
-        seats.set_permits(1)
+        seats.try_set_permits(1)
         with seats:
             child = os.fork()
             if not child:
@@ -240,9 +240,9 @@ def test_wrong_use_is_refused(client: redlatch.Client, name: str) -> None:
         (lambda: seats.acquire(permits=1.5), "permits is 1.5; give it a whole number"),  # type: ignore[arg-type]
         (lambda: seats.acquire(permits=True), "permits is True; give it a whole number"),
         (lambda: seats.release(-1), "permits is -1; give it a whole number that is not negative"),
-        (lambda: seats.set_permits("5"), "permits is '5'"),  # type: ignore[arg-type]
+        (lambda: seats.try_set_permits("5"), "permits is '5'"),  # type: ignore[arg-type]
         (lambda: seats.add_permits(2**31), "permits is 2147483648"),
-        (lambda: latch.set_count(0), "count is 0"),
+        (lambda: latch.try_set_count(0), "count is 0"),
         (lambda: latch.count_down(0), "by is 0"),
         (lambda: latch.wait(-1), "timeout is -1; give it seconds, 0 to .*, or None to wait for ever"),
         (lambda: client.plain_semaphore(""), "1 to 1,?024"),
@@ -266,7 +266,7 @@ def test_other_data_is_refused(client: redlatch.Client, name: str) -> None:
     with client.lock(name) as grant:
         uses: list[Callable[[], Any]] = [
             seats.acquire, seats.release, seats.drain, seats.available, seats.__enter__,
-            latch.wait, latch.count_down, latch.count, lambda: latch.set_count(1),
+            latch.wait, latch.count_down, latch.count, lambda: latch.try_set_count(1),
         ]  # fmt: skip
         for use in uses:
             with pytest.raises(redlatch.ForeignKindError, match="use another name") as caught:
@@ -281,7 +281,7 @@ def test_other_data_is_refused(client: redlatch.Client, name: str) -> None:
 def test_a_latch_opens_for_all_at_zero(client: redlatch.Client, other: redlatch.Client, name: str) -> None:
     ready, far = client.latch(name), other.latch(name)
     assert (ready.name, ready.count(), ready.wait(0)) == (name, 0, True)
-    assert ready.set_count(3) is True and ready.set_count(5) is False
+    assert ready.try_set_count(3) is True and ready.try_set_count(5) is False
     assert far.count() == 3 and far.wait(timeout=IN_VAIN) is False and far.wait(0) is False
     with ThreadPoolExecutor(4) as pool:
         waits = [pool.submit(each.wait) for each in (ready, ready, far, far)]
@@ -291,14 +291,14 @@ def test_a_latch_opens_for_all_at_zero(client: redlatch.Client, other: redlatch.
         assert ready.count_down(5) == 0
         assert all(each.result(LIMIT) for each in waits)
     assert far.wait() is True, "a late waiter goes on at once"
-    assert ready.count_down() == 0 and ready.set_count(1)
+    assert ready.count_down() == 0 and ready.try_set_count(1)
 
 
 @pytest.mark.parametrize("end", ["DEL", "PEXPIRE"])
 def test_a_latch_opens_when_its_key_goes_away(
     client: redlatch.Client, other: redlatch.Client, name: str, look: redis.Redis, end: str
 ) -> None:
-    client.latch(name).set_count(1)
+    client.latch(name).try_set_count(1)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(other.latch(name).wait, LIMIT)
         eventually(lambda: other.stats()["waiting"] == 1 and listens(look, name))
@@ -312,7 +312,7 @@ def test_a_latch_opens_when_its_key_goes_away(
 async def test_tasks_of_two_clients_share_permits(name: str, look: redis.Redis) -> None:
     async with aio.Client() as client, aio.Client(recheck=3600) as other:
         both, inside = [client.plain_semaphore(name), other.plain_semaphore(name)], Inside()
-        assert await both[0].set_permits(4) is True and await both[1].set_permits(5) is False
+        assert await both[0].try_set_permits(4) is True and await both[1].try_set_permits(5) is False
 
         async def work(seats: aio.PlainSemaphore) -> None:
             async with seats:
@@ -342,7 +342,7 @@ async def test_tasks_of_two_clients_share_permits(name: str, look: redis.Redis) 
 async def test_a_cancelled_task_takes_nothing(name: str, look: redis.Redis) -> None:
     async with aio.Client() as client:
         seats, latch = client.plain_semaphore(name), client.latch(name + ":latch")
-        await latch.set_count(1)
+        await latch.try_set_count(1)
 
         async def enter() -> None:
             async with seats:
@@ -366,7 +366,7 @@ async def test_random_cancels_lose_no_permit(name: str, look: redis.Redis) -> No
     loop = asyncio.get_running_loop()
     async with aio.Client() as client, aio.Client() as other:
         both = [client.plain_semaphore(name), other.plain_semaphore(name)]
-        await both[0].set_permits(3)
+        await both[0].try_set_permits(3)
 
         async def hold(seats: aio.PlainSemaphore) -> None:
             if chance.random() < 0.5:
@@ -406,7 +406,7 @@ def test_what_a_task_holds_goes_back_with_its_loop(name: str, look: redis.Redis,
             await asyncio.Event().wait()
 
     async def begin() -> None:
-        await seats.set_permits(2)
+        await seats.try_set_permits(2)
         begun.append(asyncio.ensure_future(hold()))
         await soon(lambda: look.get(name) == "1")
 
@@ -437,13 +437,13 @@ async def test_a_latch_wakes_tasks(name: str, look: redis.Redis) -> None:
     async with aio.Client() as client, aio.Client(recheck=3600) as other:
         ready, far = client.latch(name), other.latch(name)
         assert await ready.wait() is True
-        assert await ready.set_count(2) is True and await ready.set_count(5) is False
+        assert await ready.try_set_count(2) is True and await ready.try_set_count(5) is False
         assert await far.wait(IN_VAIN) is False and await far.count() == 2
         waits = [asyncio.ensure_future(each.wait()) for each in (ready, far)]
         await soon(lambda: client.stats()["waiting"] == other.stats()["waiting"] == 1)
         assert (await ready.count_down(), await ready.count_down(3)) == (1, 0)
         assert await asyncio.wait_for(asyncio.gather(*waits), LIMIT) == [True, True]
-        await ready.set_count(1)
+        await ready.try_set_count(1)
         waits = [asyncio.ensure_future(far.wait())]
         await soon(lambda: other.stats()["waiting"] == 1 and listens(look, name))
         look.delete(name)
@@ -464,7 +464,7 @@ def test_greenlets_wait_in_their_hub(library: str, name: str, look: redis.Redis)
     source = """
         client = redlatch.Client()
         seats, ready = client.plain_semaphore(name), client.latch(name + ":latch")
-        ready.set_count(1)
+        ready.try_set_count(1)
 
         def enter():
             with seats:
@@ -507,7 +507,7 @@ def make(server: Any) -> Iterator[Callable[..., redlatch.PlainSemaphore]]:
     def semaphore(value: int = 1) -> redlatch.PlainSemaphore:
         made = client.plain_semaphore(f"plain_lock_tests:{next(numbers)}")
         with suppress(redlatch.InvalidArgumentError):
-            made.set_permits(value)
+            made.try_set_permits(value)
             return made
         raise ValueError("semaphore initial value must be >= 0")
 

@@ -34,11 +34,11 @@ def threads() -> None:
 
     seats = client.plain_semaphore("seats", timeout=2.5)
     with seats:
-        set_now: bool = seats.set_permits(5)
+        set_now: bool = seats.try_set_permits(5)
     taken: bool = seats.acquire(timeout=1, permits=2)
     numbers: list[int] = [seats.add_permits(-1), seats.drain(), seats.available()]
     ready: redlatch.Latch = client.latch("ready")
-    is_open: bool = ready.set_count(2) and ready.wait(timeout=1)
+    is_open: bool = ready.try_set_count(2) and ready.wait(timeout=1)
     numbers += [ready.count_down(), ready.count()]
     print(set_now, taken, numbers, is_open)
     client.plain_semaphore("seats", lease=1)  # type: ignore[call-arg]

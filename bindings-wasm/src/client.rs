@@ -8,7 +8,7 @@ use std::time::Duration;
 use redlatch_proto::engine::{
     CallOutcome, Config, Done, Engine, Input, LevelId, Output, Request, RequestId,
 };
-use redlatch_proto::error::{Error, ErrorKind, Result};
+use redlatch_proto::error::{Error, ErrorKind, Result, Thing};
 use redlatch_proto::event::{Counters, Event, Level, Ring};
 use redlatch_proto::hold::HoldCell;
 use redlatch_proto::moment::Moment;
@@ -40,6 +40,8 @@ pub(crate) struct Question {
 struct Asked {
     /// The operation, for errors.
     name: &'static str,
+    /// The thing that it is about, for errors.
+    thing: Thing,
     /// The hold that it concerns.
     of: Option<Arc<HoldCell>>,
 }
@@ -162,7 +164,7 @@ impl Client {
         answers: &mut Vec<Answer>,
     ) {
         let closing = matches!(request, Request::Close { .. });
-        let name = request.name();
+        let (name, thing) = (request.name(), request.thing());
         if self.running.is_none() && (closing || self.closed) {
             self.closed = true;
             let result = if closing {
@@ -187,7 +189,7 @@ impl Client {
             return answers.push(Answer { id, result });
         }
         running.link.closing |= closing;
-        running.asked.insert(id, Asked { name, of });
+        running.asked.insert(id, Asked { name, thing, of });
         running.link.begin(now, &self.server, io);
         running.tell(now, Input::Request { id, request });
         self.follow(now, io, answers);
@@ -606,7 +608,7 @@ impl Running {
         result: Result<Done>,
         answers: &mut Vec<Answer>,
     ) {
-        let Some(Asked { name, of }) = self.asked.remove(&id) else {
+        let Some(Asked { name, thing, of }) = self.asked.remove(&id) else {
             // It was cancelled, and nobody has what it won.
             match result {
                 Ok(Done::Granted { cell, level }) => self.drop_level(now, &cell, level),
@@ -620,7 +622,7 @@ impl Running {
         let result = result.map_err(|error| {
             let error = match &of {
                 Some(cell) => cell.explain(error),
-                None => error,
+                None => error.of(thing),
             };
             error.during(name)
         });

@@ -220,7 +220,7 @@ impl Module {
         let lists = error.option_fault().is_some_and(|fault| fault.lists_names);
         let records = self.records.byte(record::FAILED).number(id as f64);
         records.number(error.kind().number().into());
-        records.text(error.message()).byte(u8::from(lists));
+        records.text(&error.named_message()).byte(u8::from(lists));
         match error.lock_name() {
             Some(name) => records.byte(1).text(name),
             None => records.byte(0),
@@ -432,7 +432,7 @@ impl Module {
         let acquire = self.acquire_options(&mut given)?.key(key);
         let (client, options, name) = self.lock(family, name)?;
         if let Err(error) = acquire.validate_for(&options) {
-            self.fail(id, error.on(&name));
+            self.fail(id, error.on(&name).of(options.kind.thing()));
             return Ok(());
         }
         let request = Request::Acquire {
@@ -552,7 +552,7 @@ impl Module {
         let checked = lease.map_or(Ok(()), check_lease);
         let acquire = AcquireOptions::new().token(token);
         if let Err(error) = checked.and_then(|()| acquire.validate_for(&options)) {
-            self.fail(id, error.on(&name));
+            self.fail(id, error.on(&name).of(kind.thing()));
             return Ok(());
         }
         let form = Form {
@@ -589,7 +589,7 @@ impl Module {
             permits,
             wait,
         });
-        self.ask_counter(now, id, client, &name, request);
+        self.ask_counter(now, id, client, &name, Counter::Semaphore, request);
         Ok(())
     }
 
@@ -615,6 +615,10 @@ impl Module {
     ) -> Result<()> {
         let name = names::name(given.text()?)?;
         let (kind, number) = (given.byte()?, given.number()?);
+        let counter = match kind {
+            change::SET_COUNT | change::COUNT_DOWN => Counter::Latch,
+            _ => Counter::Semaphore,
+        };
         let change = match kind {
             change::RELEASE => counted("permits", number, 1).map(Change::give),
             change::SET_PERMITS => counted("permits", number, 0).map(Change::SetPermits),
@@ -630,7 +634,7 @@ impl Module {
             name: name.clone(),
             change,
         });
-        self.ask_counter(now, id, client, &name, request);
+        self.ask_counter(now, id, client, &name, counter, request);
         Ok(())
     }
 
@@ -657,11 +661,12 @@ impl Module {
         id: Id,
         client: Id,
         name: &Name,
+        counter: Counter,
         request: Result<Request>,
     ) {
         match request {
             Ok(request) => self.ask(now, id, client, request, None),
-            Err(error) => self.fail(id, error.on(name)),
+            Err(error) => self.fail(id, error.on(name).of(counter.thing())),
         }
     }
 
@@ -674,11 +679,7 @@ impl Module {
 
     pub(crate) fn check(&mut self, now: Moment, hold: Id) -> Result<()> {
         let Hold { cell, .. } = self.holds.get(&hold).ok_or_else(released)?;
-        match cell.lost(now) {
-            Some(reason) => Err(Error::lost(&cell.name, reason)),
-            None if cell.is_held(now) => Ok(()),
-            None => Err(Error::not_held().on(&cell.name)),
-        }
+        cell.check(now)
     }
 
     /// In milliseconds.
@@ -727,7 +728,7 @@ impl Module {
         } = self.holds.get(&hold).ok_or_else(released)?;
         let (client, cell, level) = (*client, cell.clone(), *level);
         if let Err(error) = check_lease(lease) {
-            self.fail(id, error.on(&cell.name));
+            self.fail(id, cell.named(error));
             return Ok(());
         }
         let owner = cell.owner;

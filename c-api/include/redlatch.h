@@ -341,8 +341,8 @@ enum {
 #define REDLATCH_EVENT_OPEN 13
 
 /**
- * redlatch_plain_semaphore_set_permits_start() or redlatch_latch_set_count_start() has ended; value
- * is 1 if it had no number before, else 0.
+ * redlatch_plain_semaphore_try_set_permits_start() or redlatch_latch_try_set_count_start() has
+ * ended; value is 1 if it had no number before, else 0.
  */
 #define REDLATCH_EVENT_SET 14
 
@@ -1143,12 +1143,12 @@ redlatch_status redlatch_plain_semaphore_release_start(redlatch_plain_semaphore 
  * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
  *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
-redlatch_status redlatch_plain_semaphore_set_permits(redlatch_plain_semaphore *semaphore,
-                                                     uint32_t permits,
-                                                     bool *set);
+redlatch_status redlatch_plain_semaphore_try_set_permits(redlatch_plain_semaphore *semaphore,
+                                                         uint32_t permits,
+                                                         bool *set);
 
 /**
- * Begins what redlatch_plain_semaphore_set_permits() does and returns at once: an event
+ * Begins what redlatch_plain_semaphore_try_set_permits() does and returns at once: an event
  * REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
  *
  * Statuses:
@@ -1157,9 +1157,9 @@ redlatch_status redlatch_plain_semaphore_set_permits(redlatch_plain_semaphore *s
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
-redlatch_status redlatch_plain_semaphore_set_permits_start(redlatch_plain_semaphore *semaphore,
-                                                           uint32_t permits,
-                                                           uint64_t tag);
+redlatch_status redlatch_plain_semaphore_try_set_permits_start(redlatch_plain_semaphore *semaphore,
+                                                               uint32_t permits,
+                                                               uint64_t tag);
 
 /**
  * Adds permits, or takes some away if permits is negative; it does not wait for them, so the number
@@ -1335,10 +1335,10 @@ redlatch_status redlatch_latch_wait_cancel(redlatch_latch *latch, uint64_t tag, 
  * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
  *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
-redlatch_status redlatch_latch_set_count(redlatch_latch *latch, uint32_t count, bool *set);
+redlatch_status redlatch_latch_try_set_count(redlatch_latch *latch, uint32_t count, bool *set);
 
 /**
- * Begins what redlatch_latch_set_count() does and returns at once: an event
+ * Begins what redlatch_latch_try_set_count() does and returns at once: an event
  * REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
  *
  * Statuses:
@@ -1347,7 +1347,9 @@ redlatch_status redlatch_latch_set_count(redlatch_latch *latch, uint32_t count, 
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
-redlatch_status redlatch_latch_set_count_start(redlatch_latch *latch, uint32_t count, uint64_t tag);
+redlatch_status redlatch_latch_try_set_count_start(redlatch_latch *latch,
+                                                   uint32_t count,
+                                                   uint64_t tag);
 
 /**
  * Counts down by that number. *left, unless left is NULL, is what is left. The count does not get

@@ -766,9 +766,9 @@ public:
     void release(std::uint32_t permits = 1) { require(redlatch_plain_semaphore_release(get(), permits)); }
 
     /// Gives the semaphore so many permits if it has no number yet; whether it did.
-    bool set_permits(std::uint32_t permits) {
+    bool try_set_permits(std::uint32_t permits) {
         bool set = false;
-        require(redlatch_plain_semaphore_set_permits(get(), permits, &set));
+        require(redlatch_plain_semaphore_try_set_permits(get(), permits, &set));
         return set;
     }
 
@@ -855,9 +855,9 @@ public:
     }
 
     /// Gives the latch this count if it has none; whether it did.
-    bool set_count(std::uint32_t count) {
+    bool try_set_count(std::uint32_t count) {
         bool set = false;
-        require(redlatch_latch_set_count(get(), count, &set));
+        require(redlatch_latch_try_set_count(get(), count, &set));
         return set;
     }
 

@@ -389,7 +389,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_release_start(
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
 ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits(
+pub unsafe extern "C" fn redlatch_plain_semaphore_try_set_permits(
     semaphore: *mut redlatch_plain_semaphore,
     permits: u32,
     set: *mut bool,
@@ -397,12 +397,12 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits(
     // SAFETY: the header asks for a live handle and a place to write to.
     unsafe {
         ask(semaphore, Ok(Out::optional(set)), |core| {
-            core.set_permits(permits as usize)
+            core.try_set_permits(permits as usize)
         })
     }
 }
 
-/// Begins what redlatch_plain_semaphore_set_permits() does and returns at once: an event
+/// Begins what redlatch_plain_semaphore_try_set_permits() does and returns at once: an event
 /// REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
 ///
 /// Statuses:
@@ -411,7 +411,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits(
 /// - REDLATCH_FORKED: the client belongs to the parent process.
 /// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits_start(
+pub unsafe extern "C" fn redlatch_plain_semaphore_try_set_permits_start(
     semaphore: *mut redlatch_plain_semaphore,
     permits: u32,
     tag: u64,
@@ -419,7 +419,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits_start(
     // SAFETY: the header asks for a live handle.
     unsafe {
         start(semaphore, tag, What::Answer(REDLATCH_EVENT_SET), |core| {
-            Ok(core.set_permits(permits as usize))
+            Ok(core.try_set_permits(permits as usize))
         })
     }
 }
@@ -699,7 +699,7 @@ pub unsafe extern "C" fn redlatch_latch_wait_cancel(
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
 ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_latch_set_count(
+pub unsafe extern "C" fn redlatch_latch_try_set_count(
     latch: *mut redlatch_latch,
     count: u32,
     set: *mut bool,
@@ -707,12 +707,12 @@ pub unsafe extern "C" fn redlatch_latch_set_count(
     // SAFETY: the header asks for a live handle and a place to write to.
     unsafe {
         ask(latch, Ok(Out::optional(set)), |core| {
-            core.set_count(count as usize)
+            core.try_set_count(count as usize)
         })
     }
 }
 
-/// Begins what redlatch_latch_set_count() does and returns at once: an event
+/// Begins what redlatch_latch_try_set_count() does and returns at once: an event
 /// REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
 ///
 /// Statuses:
@@ -721,7 +721,7 @@ pub unsafe extern "C" fn redlatch_latch_set_count(
 /// - REDLATCH_FORKED: the client belongs to the parent process.
 /// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_latch_set_count_start(
+pub unsafe extern "C" fn redlatch_latch_try_set_count_start(
     latch: *mut redlatch_latch,
     count: u32,
     tag: u64,
@@ -729,7 +729,7 @@ pub unsafe extern "C" fn redlatch_latch_set_count_start(
     // SAFETY: the header asks for a live handle.
     unsafe {
         start(latch, tag, What::Answer(REDLATCH_EVENT_SET), |core| {
-            Ok(core.set_count(count as usize))
+            Ok(core.try_set_count(count as usize))
         })
     }
 }

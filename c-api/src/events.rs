@@ -47,8 +47,8 @@ pub const REDLATCH_EVENT_EXTEND_TOKEN: i32 = 11;
 pub const REDLATCH_EVENT_PERMITS: i32 = 12;
 /// redlatch_latch_wait_start() has ended: result says how.
 pub const REDLATCH_EVENT_OPEN: i32 = 13;
-/// redlatch_plain_semaphore_set_permits_start() or redlatch_latch_set_count_start() has ended; value
-/// is 1 if it had no number before, else 0.
+/// redlatch_plain_semaphore_try_set_permits_start() or redlatch_latch_try_set_count_start() has
+/// ended; value is 1 if it had no number before, else 0.
 pub const REDLATCH_EVENT_SET: i32 = 14;
 /// redlatch_plain_semaphore_add_permits_start(), redlatch_plain_semaphore_drain_start(),
 /// redlatch_plain_semaphore_available_start(), redlatch_latch_count_down_start() or

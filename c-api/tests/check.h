@@ -66,7 +66,7 @@ static inline void pause_ms(long ms)
     nanosleep(&time, NULL);
 }
 
-/* Waits until a condition holds that nothing can be waited on for. What counts is one look: it may not hold at the next one. */
+/* Waits until a condition holds that nothing can be waited on for. One look decides: it may not hold at the next one. */
 #define EVENTUALLY(condition)                                                                                   \
     do {                                                                                                        \
         int64_t give_up_ = now_ms() + LIMIT_MS;                                                                 \

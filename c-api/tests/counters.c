@@ -29,9 +29,9 @@ static void permits_are_a_number_in_redis(void)
 
     CHECK(redis("DEL", "c:seats", NULL) != NULL);
     CHECK_OK(redlatch_plain_semaphore_new_n(other, "c:seats-", 7, &there));
-    CHECK_OK(redlatch_plain_semaphore_set_permits(here, 5, &set));
+    CHECK_OK(redlatch_plain_semaphore_try_set_permits(here, 5, &set));
     CHECK(set);
-    CHECK_OK(redlatch_plain_semaphore_set_permits(there, 9, &set));
+    CHECK_OK(redlatch_plain_semaphore_try_set_permits(there, 9, &set));
     CHECK(!set);
     CHECK_OK(redlatch_plain_semaphore_acquire(here, 2, 0));
     CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_plain_semaphore_acquire(there, 4, 0));
@@ -62,9 +62,9 @@ static void a_latch_opens_at_0(void)
     CHECK(redis("DEL", "c:ready", NULL) != NULL);
     CHECK_OK(redlatch_latch_new_n(client, "c:ready-", 7, &same));
     CHECK_OK(redlatch_latch_wait(latch, 0)); /* without a count it is open */
-    CHECK_OK(redlatch_latch_set_count(latch, 3, &set));
+    CHECK_OK(redlatch_latch_try_set_count(latch, 3, &set));
     CHECK(set);
-    CHECK_OK(redlatch_latch_set_count(same, 4, &set));
+    CHECK_OK(redlatch_latch_try_set_count(same, 4, &set));
     CHECK(!set);
     CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_latch_wait(latch, 0));
     CHECK_OK(redlatch_latch_count_down(same, 1, &number));
@@ -107,8 +107,8 @@ static void wait_for_both(redlatch_status wanted, redlatch_canceller *canceller,
     struct waiter ready = {NULL, latch_of(client, "c:wait:ready"), canceller, REDLATCH_INTERNAL, 0};
 
     CHECK(redis("DEL", "c:wait:seats", "c:wait:ready", NULL) != NULL);
-    CHECK_OK(redlatch_plain_semaphore_set_permits(seats.semaphore, 1, NULL));
-    CHECK_OK(redlatch_latch_set_count(ready.latch, 1, NULL));
+    CHECK_OK(redlatch_plain_semaphore_try_set_permits(seats.semaphore, 1, NULL));
+    CHECK_OK(redlatch_latch_try_set_count(ready.latch, 1, NULL));
     CHECK(pthread_create(&seats.thread, NULL, wait_for_one, &seats) == 0);
     CHECK(pthread_create(&ready.thread, NULL, wait_for_one, &ready) == 0);
     EVENTUALLY(counter(client, "waiting") == 2);
@@ -166,7 +166,7 @@ static void what_was_started_ends_by_an_event(void)
     redlatch_latch *latch = latch_of(client, "c:loop:ready");
 
     CHECK(redis("DEL", "c:loop:seats", "c:loop:ready", NULL) != NULL);
-    CHECK_OK(redlatch_plain_semaphore_set_permits_start(semaphore, 2, 1));
+    CHECK_OK(redlatch_plain_semaphore_try_set_permits_start(semaphore, 2, 1));
     CHECK(has(await_event(client), REDLATCH_EVENT_SET, 1, 1));
     CHECK_OK(redlatch_plain_semaphore_acquire_start(semaphore, 2, 0, 2));
     CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 2, REDLATCH_OK));
@@ -183,9 +183,9 @@ static void what_was_started_ends_by_an_event(void)
     CHECK_OK(redlatch_plain_semaphore_release_start(semaphore, 0, 8));
     CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE, 8, REDLATCH_INVALID_ARGUMENT));
 
-    CHECK_OK(redlatch_latch_set_count_start(latch, 3, 11));
+    CHECK_OK(redlatch_latch_try_set_count_start(latch, 3, 11));
     CHECK(has(await_event(client), REDLATCH_EVENT_SET, 11, 1));
-    CHECK_OK(redlatch_latch_set_count_start(latch, 4, 12));
+    CHECK_OK(redlatch_latch_try_set_count_start(latch, 4, 12));
     CHECK(has(await_event(client), REDLATCH_EVENT_SET, 12, 0));
     CHECK_OK(redlatch_latch_wait_start(latch, 0, 13));
     CHECK(is(await_event(client), REDLATCH_EVENT_OPEN, 13, REDLATCH_TIMEOUT));
@@ -211,8 +211,8 @@ static void waits_that_were_started_can_be_given_up(void)
     bool cancelled = false;
 
     CHECK(redis("DEL", "c:up:seats", "c:up:ready", NULL) != NULL);
-    CHECK_OK(redlatch_plain_semaphore_set_permits(semaphore, 1, NULL));
-    CHECK_OK(redlatch_latch_set_count(latch, 1, NULL));
+    CHECK_OK(redlatch_plain_semaphore_try_set_permits(semaphore, 1, NULL));
+    CHECK_OK(redlatch_latch_try_set_count(latch, 1, NULL));
     /* Granted, but nobody takes the event: the permit comes back. */
     CHECK_OK(redlatch_plain_semaphore_acquire_start(freed, 1, 0, 1));
     CHECK(readable(client, LIMIT_MS));
@@ -253,11 +253,11 @@ static void wrong_use_is_refused(void)
     CHECK(strstr(redlatch_last_error(), "wait_ms is -2; give it REDLATCH_FOREVER or 0 to") != NULL);
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_plain_semaphore_acquire_start(semaphore, 1, -2, 1));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_plain_semaphore_release(semaphore, UINT32_MAX));
-    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_plain_semaphore_set_permits(semaphore, UINT32_MAX, NULL));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_plain_semaphore_try_set_permits(semaphore, UINT32_MAX, NULL));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_plain_semaphore_add_permits(semaphore, INT64_MIN, &number));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_plain_semaphore_available(semaphore, NULL));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_plain_semaphore_drain(NULL, NULL));
-    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_latch_set_count(latch, 0, NULL));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_latch_try_set_count(latch, 0, NULL));
     CHECK(strstr(redlatch_last_error(), "count is 0") != NULL);
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_latch_count_down(latch, 0, NULL));
     CHECK(strstr(redlatch_last_error(), "by is 0") != NULL);

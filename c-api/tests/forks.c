@@ -132,8 +132,8 @@ static void a_child_leaves_the_parents_permits_alone(void)
     CHECK(redis("DEL", "c:fork:seats", "c:fork:ready", NULL) != NULL);
     CHECK_OK(redlatch_plain_semaphore_new(client, "c:fork:seats", &seats));
     CHECK_OK(redlatch_latch_new(client, "c:fork:ready", &ready));
-    CHECK_OK(redlatch_plain_semaphore_set_permits(seats, 2, NULL));
-    CHECK_OK(redlatch_latch_set_count(ready, 2, NULL));
+    CHECK_OK(redlatch_plain_semaphore_try_set_permits(seats, 2, NULL));
+    CHECK_OK(redlatch_latch_try_set_count(ready, 2, NULL));
     CHECK_OK(redlatch_plain_semaphore_acquire(seats, 1, 0));
     in_child(inherited_counters, client, lock);
     CHECK(redis_says("1", redis("GET", "c:fork:seats", NULL)));

@@ -386,7 +386,7 @@ void counters_have_no_owner() {
     redlatch::plain_semaphore made(client, "cpp:seats"), there(other, "cpp:seats");
     there.drain();
     CHECK(there.add_permits(1) == 1);
-    CHECK(!there.set_permits(9));
+    CHECK(!there.try_set_permits(9));
     CHECK(there.add_permits(2) == 3);
     {
         redlatch::permit_guard two(made, 2);
@@ -407,7 +407,7 @@ void counters_have_no_owner() {
 
     redlatch::latch ready(client, "cpp:ready"), seen(other, "cpp:ready");
     ready.count_down(9);
-    CHECK(ready.set_count(2) && !seen.set_count(3) && !seen.try_wait());
+    CHECK(ready.try_set_count(2) && !seen.try_set_count(3) && !seen.try_wait());
     CHECK(seen.count_down() == 1 && seen.count() == 1);
     redlatch::canceller canceller;
     canceller.cancel();

@@ -181,7 +181,7 @@ static void permits(void)
     CHECK_OK(redlatch_latch_new(client, "l", &latch));
     CHECK_OK(redlatch_latch_new(client, "held", &latch_held));
     CHECK_OK(redlatch_latch_new(client, "shut", &shut));
-    CHECK_OK(redlatch_latch_set_count(shut, 1, NULL));
+    CHECK_OK(redlatch_latch_try_set_count(shut, 1, NULL));
 
     WRONG("no permits at once", redlatch_semaphore_set_take(semaphore, 0));
     WRONG("more permits at once than the limit", redlatch_semaphore_set_take(semaphore, 3));
@@ -191,9 +191,9 @@ static void permits(void)
     WRONG("a plain semaphore at the name of a lock", redlatch_plain_semaphore_acquire(plain_held, 1, 0));
     WRONG("a latch at the name of a lock", redlatch_latch_wait(latch_held, 0));
     WRONG("no plain permits", redlatch_plain_semaphore_acquire(plain, 0, 0));
-    WRONG("a negative number of plain permits", redlatch_plain_semaphore_set_permits(plain, (uint32_t)-1, NULL));
-    WRONG("a latch with a negative count", redlatch_latch_set_count(latch, (uint32_t)-1, NULL));
-    WRONG("a latch with no count", redlatch_latch_set_count(latch, 0, NULL));
+    WRONG("a negative number of plain permits", redlatch_plain_semaphore_try_set_permits(plain, (uint32_t)-1, NULL));
+    WRONG("a latch with a negative count", redlatch_latch_try_set_count(latch, (uint32_t)-1, NULL));
+    WRONG("a latch with no count", redlatch_latch_try_set_count(latch, 0, NULL));
     WRONG("a count down by nothing", redlatch_latch_count_down(latch, 0, NULL));
     WRONG("a latch that nobody opens", redlatch_latch_wait(shut, 20));
 

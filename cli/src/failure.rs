@@ -76,8 +76,5 @@ impl From<Error> for Failure {
 
 /// The text of an error for a person at a shell: options as `-o` takes them, no name of its kind.
 pub(crate) fn text(error: &Error) -> String {
-    match error.lock_name() {
-        Some(name) => format!("lock {name:?}: {}", error.message()),
-        None => error.message().to_owned(),
-    }
+    error.named_message()
 }

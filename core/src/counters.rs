@@ -57,9 +57,9 @@ const MOST: usize = i32::MAX as usize;
 /// Permits have no lease. The permits of a program that dies never come back, until somebody adds them
 /// anew. [`Semaphore`](crate::Semaphore) has leases: use it, unless other programs use `RSemaphore`.
 ///
-/// A semaphore without a number has no permits: [`set_permits`](PlainSemaphore::set_permits) gives it
-/// some, once. Callers of one client come in their order, whatever number of permits each of them
-/// wants. Between clients there is no order.
+/// A semaphore without a number has no permits: [`try_set_permits`](PlainSemaphore::try_set_permits)
+/// gives it some, once. Callers of one client come in their order, whatever number of permits each of
+/// them wants. Between clients there is no order.
 ///
 /// No command counts twice: this client knows whether a repeated one was done already. The option
 /// `outage` says how long a caller waits for a server that cannot be reached.
@@ -68,7 +68,7 @@ const MOST: usize = i32::MAX as usize;
 /// ```no_run
 /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
 /// let seats = client.plain_semaphore("seats")?;
-/// seats.set_permits(5).await?; // does nothing if it has a number
+/// seats.try_set_permits(5).await?; // does nothing if it has a number
 ///
 /// let permit = seats.acquire().await?;
 /// permit.release().await?; // or drop it
@@ -92,7 +92,7 @@ pub struct PlainSemaphore {
 /// ```no_run
 /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
 /// let ready = client.latch("ready")?;
-/// ready.set_count(3).await?; // one for each worker
+/// ready.try_set_count(3).await?; // one for each worker
 ///
 /// // In each worker:
 /// ready.count_down(1).await?;
@@ -235,7 +235,7 @@ impl PlainSemaphore {
                 };
                 Operation::new(&self.client, request, finish).in_span(log::acquisition(&self.name))
             }
-            Err(error) => Operation::failed(error.on(&self.name)),
+            Err(error) => Operation::failed(error.on(&self.name).of(Counter::Semaphore.thing())),
         }
     }
 
@@ -276,11 +276,11 @@ impl PlainSemaphore {
     /// # Examples
     /// ```no_run
     /// # async fn example(seats: redlatch::PlainSemaphore) -> redlatch::Result<()> {
-    /// let was_new = seats.set_permits(5).await?;
+    /// let was_new = seats.try_set_permits(5).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn set_permits(&self, permits: usize) -> Operation<bool> {
+    pub fn try_set_permits(&self, permits: usize) -> Operation<bool> {
         self.change(counted("permits", permits, 0).map(Change::SetPermits), set)
     }
 
@@ -350,7 +350,7 @@ impl PlainSemaphore {
         change: Result<Change>,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        changed(&self.client, &self.name, change, finish)
+        changed(&self.client, &self.name, Counter::Semaphore, change, finish)
     }
 }
 
@@ -377,21 +377,21 @@ impl CountDownLatch {
     /// # Examples
     /// ```no_run
     /// # async fn example(ready: redlatch::CountDownLatch) -> redlatch::Result<()> {
-    /// let was_new = ready.set_count(3).await?;
+    /// let was_new = ready.try_set_count(3).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn set_count(&self, count: usize) -> Operation<bool> {
+    pub fn try_set_count(&self, count: usize) -> Operation<bool> {
         let change = counted("count", count, 1).map(Change::SetCount);
-        changed(&self.client, &self.name, change, set)
+        changed(&self.client, &self.name, Counter::Latch, change, set)
     }
 
     /// Counts down by `by`, 1 to 2,147,483,647, and returns what is left. The count does not get
     /// below 0: at 0 the latch is open, and everybody who waits goes on.
     ///
     /// # Errors
-    /// As [`set_count`](CountDownLatch::set_count), but for `unavailable`: it is counted as soon as the
-    /// server answers, so do not count down again.
+    /// As [`try_set_count`](CountDownLatch::try_set_count), but for `unavailable`: it is counted as soon
+    /// as the server answers, so do not count down again.
     ///
     /// # Cancel safety
     /// A call that was made counts all the same: what it tells has happened.
@@ -405,13 +405,13 @@ impl CountDownLatch {
     /// ```
     pub fn count_down(&self, by: usize) -> Operation<i64> {
         let change = counted("by", by, 1).map(Change::CountDown);
-        changed(&self.client, &self.name, change, number)
+        changed(&self.client, &self.name, Counter::Latch, change, number)
     }
 
     /// The count; 0 when the latch is open.
     ///
     /// # Errors
-    /// As [`set_count`](CountDownLatch::set_count).
+    /// As [`try_set_count`](CountDownLatch::try_set_count).
     ///
     /// # Examples
     /// ```no_run
@@ -427,7 +427,7 @@ impl CountDownLatch {
     /// Waits until the count is 0, without a limit; at once if it is 0 or the latch has no count.
     ///
     /// # Errors
-    /// As [`set_count`](CountDownLatch::set_count).
+    /// As [`try_set_count`](CountDownLatch::try_set_count).
     ///
     /// # Cancel safety
     /// Dropping the operation changes nothing.
@@ -447,7 +447,7 @@ impl CountDownLatch {
     /// Waits until the count is 0, at most `wait`.
     ///
     /// # Errors
-    /// `timeout` when the time is over, else as [`set_count`](CountDownLatch::set_count).
+    /// `timeout` when the time is over, else as [`try_set_count`](CountDownLatch::try_set_count).
     ///
     /// # Cancel safety
     /// Dropping the operation changes nothing.
@@ -497,6 +497,7 @@ fn counted(what: &str, number: usize, least: usize) -> Result<u32> {
 fn changed<T>(
     client: &Arc<ClientInner>,
     name: &Name,
+    counter: Counter,
     change: Result<Change>,
     finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
 ) -> Operation<T> {
@@ -505,7 +506,7 @@ fn changed<T>(
             let name = name.clone();
             Operation::new(client, Request::Change { name, change }, finish)
         }
-        Err(error) => Operation::failed(error.on(name)),
+        Err(error) => Operation::failed(error.on(name).of(counter.thing())),
     }
 }
 

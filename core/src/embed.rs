@@ -153,7 +153,7 @@ impl SemaphoreExt for Semaphore {
         AcquireOptions::new()
             .permits(permits)
             .validate_for(self.lock.options())
-            .map_err(|error| error.on(&self.lock.name))
+            .map_err(|error| self.lock.blamed(error))
     }
 }
 

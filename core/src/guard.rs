@@ -415,7 +415,7 @@ impl Guard {
             return Operation::failed(spent());
         };
         if let Err(error) = check_lease(lease) {
-            return Operation::failed(error.on(&armed.cell.name));
+            return Operation::failed(armed.cell.named(error));
         }
         let target = Target::Level {
             owner: armed.cell.owner,

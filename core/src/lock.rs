@@ -7,7 +7,7 @@ use crate::client::{ClientInner, Running};
 use crate::clock;
 use crate::completion_queue::Outcome;
 use crate::engine::{Request, Target};
-use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::error::{Error, ErrorKind, LostReason, Result, Thing};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::log;
@@ -182,13 +182,18 @@ impl Lock {
         self.acquire_as(options, guard)
     }
 
+    /// The error with the name of this lock or semaphore.
+    pub(crate) fn blamed(&self, error: Error) -> Error {
+        error.on(&self.name).of(self.options.kind.thing())
+    }
+
     pub(crate) fn acquire_as<T>(
         &self,
         options: AcquireOptions,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
         if let Err(error) = options.validate_for(&self.options) {
-            return Operation::failed(error.on(&self.name));
+            return Operation::failed(self.blamed(error));
         }
         let request = Request::Acquire {
             name: self.name.clone(),
@@ -252,7 +257,7 @@ impl Lock {
                 },
                 unit,
             ),
-            Err(error) => Operation::failed(error.on(&self.name)),
+            Err(error) => Operation::failed(self.blamed(error)),
         }
     }
 
@@ -300,7 +305,7 @@ impl Lock {
                 },
                 unit,
             ),
-            Err(error) => Operation::failed(error.on(&self.name)),
+            Err(error) => Operation::failed(self.blamed(error)),
         }
     }
 
@@ -334,7 +339,7 @@ impl Lock {
                 },
                 unit,
             ),
-            Err(error) => Operation::failed(error.on(&self.name)),
+            Err(error) => Operation::failed(self.blamed(error)),
         }
     }
 
@@ -343,7 +348,7 @@ impl Lock {
         AcquireOptions::new()
             .token(token)
             .validate_for(&self.options)
-            .map_err(|error| error.on(&self.name))?;
+            .map_err(|error| self.blamed(error))?;
         Ok(Form {
             kind: self.options.kind,
             token: Some(token.into()),
@@ -379,7 +384,7 @@ impl Lock {
             Some((cell, running))
         });
         Hold {
-            name: Some(self.name.clone()),
+            name: Some((self.name.clone(), self.options.kind.thing())),
             view,
         }
     }
@@ -744,7 +749,7 @@ impl Semaphore {
     pub fn set_permits(&self, limit: usize) -> Operation<Permits> {
         match check_limit(limit) {
             Ok(()) => self.count(Some(limit)),
-            Err(error) => Operation::failed(error.on(&self.lock.name)),
+            Err(error) => Operation::failed(self.lock.blamed(error)),
         }
     }
 
@@ -781,8 +786,8 @@ fn holders(outcome: Outcome) -> Result<Vec<Holder>> {
 /// ```
 #[derive(Clone)]
 pub struct Hold {
-    /// The name of the lock, for errors when there is no hold.
-    name: Option<Name>,
+    /// The name of the lock or semaphore, for errors when there is no hold.
+    name: Option<(Name, Thing)>,
     view: Option<(Arc<HoldCell>, Arc<Running>)>,
 }
 
@@ -830,16 +835,10 @@ impl Hold {
         if let Some((_, running)) = &self.view {
             running.refuse_fork()?;
         }
-        let not_held = |name: Option<&Name>| match name {
-            Some(name) => Error::not_held().on(name),
-            None => Error::not_held(),
-        };
-        let cell = self.cell().ok_or_else(|| not_held(self.name.as_ref()))?;
-        let now = clock::now();
-        match cell.lost(now) {
-            Some(reason) => Err(Error::lost(&cell.name, reason)),
-            None if cell.is_held(now) => Ok(()),
-            None => Err(not_held(Some(&cell.name))),
+        match (self.cell(), &self.name) {
+            (Some(cell), _) => cell.check(clock::now()),
+            (None, Some((name, thing))) => Err(Error::not_held().on(name).of(*thing)),
+            (None, None) => Err(Error::not_held()),
         }
     }
 

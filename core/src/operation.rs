@@ -15,7 +15,7 @@ use crate::client::{ClientInner, Running};
 use crate::completion_queue::{Answers, CompletionQueue, Outcome};
 use crate::driver::{InlineCall, Sink, Way};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Thing};
 use crate::guard::{Guard, PlainPermit, spent};
 use crate::hold::HoldCell;
 use crate::log::Span;
@@ -149,6 +149,8 @@ struct Promise {
     slot: Slot,
     /// The name of the operation.
     name: &'static str,
+    /// The thing that the request is about.
+    thing: Thing,
     terms: Option<Terms>,
     /// The hold of the guard that made the request.
     of: Option<Arc<HoldCell>>,
@@ -288,6 +290,7 @@ impl Unsent {
             running,
             slot: Slot::default(),
             name: self.request.name(),
+            thing: self.request.thing(),
             terms,
             of,
         });
@@ -310,11 +313,13 @@ impl Unsent {
 
 impl Sink for Promise {
     fn answer(&self, result: Result<Done>) {
-        let result = match (result, &self.of) {
-            (Err(error), Some(cell)) => Err(cell.explain(error)),
-            (result, _) => result,
-        };
-        let result = result.map_err(|error| error.during(self.name));
+        let result = result.map_err(|error| {
+            let error = match &self.of {
+                Some(cell) => cell.explain(error),
+                None => error.of(self.thing),
+            };
+            error.during(self.name)
+        });
         self.slot.answer(
             self.running.outcome(result, self.terms.as_ref()),
             self.running.tasks(),

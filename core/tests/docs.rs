@@ -492,11 +492,11 @@ fn counters_need_their_rules() {
     let url = make_user(&server, &format!("{KEYS} {COUNTER_RULES}"));
     let client = Client::builder(&url).build().unwrap();
     let seats = client.plain_semaphore("orders:42").unwrap();
-    assert!(seats.set_permits(2).wait().unwrap());
+    assert!(seats.try_set_permits(2).wait().unwrap());
     seats.acquire().wait().unwrap().release().wait().unwrap();
     assert_eq!(seats.drain().wait().unwrap(), 2);
     let latch = client.latch("orders:43").unwrap();
-    assert!(latch.set_count(2).wait().unwrap());
+    assert!(latch.try_set_count(2).wait().unwrap());
     for left in [1, 0] {
         assert_eq!(latch.count_down(1).wait().unwrap(), left);
     }

@@ -33,7 +33,7 @@ impl Contested {
     pub(crate) fn fill(&self) -> Option<Operation<bool>> {
         match self {
             Contested::Lock(_) => None,
-            Contested::Plain(plain, limit) => Some(plain.set_permits(*limit as usize)),
+            Contested::Plain(plain, limit) => Some(plain.try_set_permits(*limit as usize)),
         }
     }
 

@@ -600,7 +600,7 @@ function backendOf(module, platform) {
       return this.change(RELEASE, permits)
     }
 
-    setPermits(permits) {
+    trySetPermits(permits) {
       return this.change(SET_PERMITS, permits)
     }
 
@@ -618,7 +618,7 @@ function backendOf(module, platform) {
   }
 
   class CountDownLatch extends Counter {
-    setCount(count) {
+    trySetCount(count) {
       return this.change(SET_COUNT, count)
     }
 

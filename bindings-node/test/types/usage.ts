@@ -57,7 +57,7 @@ async function main(): Promise<void> {
   assert.deepEqual([held, (await gpus.setPermits(3)).available, (await gpus.holders()).length], [true, 3, 0])
 
   const seats = client.plainSemaphore('types-seats')
-  assert.equal(await seats.setPermits(3), true)
+  assert.equal(await seats.trySetPermits(3), true)
   {
     await using two: PlainPermit = await seats.acquire(2, { wait: '5s', signal: AbortSignal.timeout(10_000) })
     const none: PlainPermit | null = await seats.tryAcquire(2)
@@ -70,7 +70,7 @@ async function main(): Promise<void> {
   await seats.release()
   assert.deepEqual([await seats.addPermits(-1), await seats.available(), await seats.drain()], [3, 3, 3])
   const ready = client.latch('types-ready')
-  assert.deepEqual([await ready.setCount(2), await ready.countDown(), await ready.count()], [true, 1, 1])
+  assert.deepEqual([await ready.trySetCount(2), await ready.countDown(), await ready.count()], [true, 1, 1])
   assert.equal(await ready.countDown(1), 0)
   await ready.wait({ wait: 0, signal: AbortSignal.timeout(10_000) })
 

@@ -520,7 +520,7 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
     """Permits without leases for threads, as threading.Semaphore; the same as Redisson's RSemaphore of this name.
 
         seats = client.plain_semaphore("seats")
-        seats.set_permits(5)  # if it has no number yet
+        seats.try_set_permits(5)  # if it has no number yet
         with seats: ...  # one permit, given back at the end
 
     It is a number in Redis, and nothing says who has permits. The permits of a program that dies never come back, until somebody
@@ -565,9 +565,9 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
         """
         _ask(self._client, self._core.release, n)
 
-    def set_permits(self, permits: int) -> bool:
+    def try_set_permits(self, permits: int) -> bool:
         """Gives the semaphore so many permits if it has no number yet; whether it did."""
-        return bool(_ask(self._client, self._core.set_permits, permits))
+        return bool(_ask(self._client, self._core.try_set_permits, permits))
 
     def add_permits(self, permits: int) -> int:
         """Adds permits, or takes some away if the number is negative, without waiting for them; the new number."""
@@ -586,7 +586,7 @@ class Latch(BaseLatch):
     """A count-down latch for threads; the same as Redisson's RCountDownLatch of this name.
 
         ready = client.latch("ready")
-        ready.set_count(3)  # if it has none
+        ready.try_set_count(3)  # if it has none
         ready.count_down()  # in each worker
         ready.wait()  # until the count is 0
 
@@ -604,9 +604,9 @@ class Latch(BaseLatch):
         self._client._start()
         return _green.told(self._core.wait, wait, canceller=canceller)
 
-    def set_count(self, count: int) -> bool:
+    def try_set_count(self, count: int) -> bool:
         """Gives the latch this count if it has none; whether it did."""
-        return bool(_ask(self._client, self._core.set_count, count))
+        return bool(_ask(self._client, self._core.try_set_count, count))
 
     def count_down(self, by: int = 1) -> int:
         """Counts down, to 0 at most; what is left."""

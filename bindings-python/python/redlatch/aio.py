@@ -775,7 +775,7 @@ class PlainSemaphore(BasePlainSemaphore):
     """Permits without leases for tasks, as asyncio.Semaphore; the same as Redisson's RSemaphore of this name.
 
         seats = client.plain_semaphore("seats")
-        await seats.set_permits(5)  # if it has no number yet
+        await seats.try_set_permits(5)  # if it has no number yet
         async with seats: ...  # one permit, given back at the end
 
     It is a number in Redis, and nothing says who has permits. The permits of a program that dies never come back, until somebody
@@ -837,9 +837,9 @@ class PlainSemaphore(BasePlainSemaphore):
         """
         await ask(self._client, lambda to: self._core.release(n, to))
 
-    async def set_permits(self, permits: int) -> bool:
+    async def try_set_permits(self, permits: int) -> bool:
         """Gives the semaphore so many permits if it has no number yet; whether it did."""
-        return bool(await ask(self._client, lambda to: self._core.set_permits(permits, to)))
+        return bool(await ask(self._client, lambda to: self._core.try_set_permits(permits, to)))
 
     async def add_permits(self, permits: int) -> int:
         """Adds permits, or takes some away if the number is negative, without waiting for them; the new number."""
@@ -858,7 +858,7 @@ class Latch(BaseLatch):
     """A count-down latch for tasks; the same as Redisson's RCountDownLatch of this name.
 
         ready = client.latch("ready")
-        await ready.set_count(3)  # if it has none
+        await ready.try_set_count(3)  # if it has none
         await ready.count_down()  # in each worker
         await ready.wait()  # until the count is 0
 
@@ -874,9 +874,9 @@ class Latch(BaseLatch):
         wait = timeout_of(timeout)
         return bool(await ask(self._client, lambda to: self._core.wait(wait, to)))
 
-    async def set_count(self, count: int) -> bool:
+    async def try_set_count(self, count: int) -> bool:
         """Gives the latch this count if it has none; whether it did."""
-        return bool(await ask(self._client, lambda to: self._core.set_count(count, to)))
+        return bool(await ask(self._client, lambda to: self._core.try_set_count(count, to)))
 
     async def count_down(self, by: int = 1) -> int:
         """Counts down, to 0 at most; what is left."""

@@ -33,7 +33,7 @@ void perform_on_semaphore(redlatch_plain_semaphore *semaphore, const struct requ
     } else if (strcmp(op, "release") == 0)
         answer_status(id, redlatch_plain_semaphore_release(semaphore, (uint32_t)permits));
     else if (strcmp(op, "set") == 0) {
-        status = redlatch_plain_semaphore_set_permits(semaphore, (uint32_t)permits, &yes);
+        status = redlatch_plain_semaphore_try_set_permits(semaphore, (uint32_t)permits, &yes);
         truth(id, status, yes);
     } else if (strcmp(op, "add") == 0)
         answer_status(id, redlatch_plain_semaphore_add_permits(semaphore, permits, NULL));
@@ -62,7 +62,7 @@ void perform_on_latch(redlatch_latch *latch, const struct request *request, int6
         status = redlatch_latch_wait_cancel(latch, (uint64_t)number(request, "target", 0), &yes);
         answer_cancel(request, id, status, yes);
     } else if (strcmp(op, "set") == 0) {
-        status = redlatch_latch_set_count(latch, size, &yes);
+        status = redlatch_latch_try_set_count(latch, size, &yes);
         truth(id, status, yes);
     } else if (strcmp(op, "down") == 0)
         answer_status(id, redlatch_latch_count_down(latch, size, NULL));

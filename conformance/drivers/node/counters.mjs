@@ -16,7 +16,7 @@ async function ofSemaphore(semaphore, { op, permits = 1, wait_ms: wait }, signal
       await semaphore.release(permits)
       return {}
     case 'set':
-      return { value: await semaphore.setPermits(permits) }
+      return { value: await semaphore.trySetPermits(permits) }
     case 'add':
       await semaphore.addPermits(permits)
       return {}
@@ -35,7 +35,7 @@ async function ofLatch(latch, { op, number = 1, wait_ms: wait }, signal) {
       await latch.wait({ wait, signal })
       return {}
     case 'set':
-      return { value: await latch.setCount(number) }
+      return { value: await latch.trySetCount(number) }
     case 'down':
       await latch.countDown(number)
       return {}

@@ -22,7 +22,7 @@ async def of_semaphore(semaphore: Any, request: Job) -> Job:
     if op == "release":
         await done(semaphore.release(permits))
     elif op == "set":
-        return {"value": await done(semaphore.set_permits(permits))}
+        return {"value": await done(semaphore.try_set_permits(permits))}
     elif op == "add":
         await done(semaphore.add_permits(permits))
     elif op == "drain":
@@ -40,7 +40,7 @@ async def of_latch(latch: Any, request: Job) -> Job:
         opened = await done(latch.wait(seconds(request, "wait_ms")))
         return {} if opened else {"status": "timeout"}
     if op == "set":
-        return {"value": await done(latch.set_count(number))}
+        return {"value": await done(latch.try_set_count(number))}
     if op == "down":
         await done(latch.count_down(number))
         return {}

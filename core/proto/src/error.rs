@@ -202,6 +202,24 @@ impl LostReason {
     }
 }
 
+/// The thing that a name stands for, as texts call it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thing {
+    Lock,
+    Semaphore,
+    Latch,
+}
+
+impl fmt::Display for Thing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Thing::Lock => "lock",
+            Thing::Semaphore => "semaphore",
+            Thing::Latch => "latch",
+        })
+    }
+}
+
 /// A failed call: its [kind](ErrorKind), a text for people, and the lock it concerns.
 ///
 /// `{}` prints one line that names the value and the remedy. It leaves out the text of the
@@ -215,6 +233,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     lock: Option<Arc<str>>,
+    thing: Thing,
     reason: Option<LostReason>,
     operation: Option<&'static str>,
     option: Option<OptionFault>,
@@ -307,6 +326,7 @@ impl Error {
             kind,
             message: message.into(),
             lock: None,
+            thing: Thing::Lock,
             reason: None,
             operation: None,
             option: None,
@@ -434,6 +454,14 @@ impl Error {
         self
     }
 
+    /// Says what its name stands for, if that is no lock.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn of(mut self, thing: Thing) -> Self {
+        self.0.thing = thing;
+        self
+    }
+
     /// Adds the name of the operation that failed.
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Self {
@@ -451,7 +479,22 @@ impl Error {
         &self.0.message
     }
 
-    /// The lock the error concerns, if it concerns one.
+    /// The whole text with the name of what it concerns, without the kind.
+    #[doc(hidden)]
+    pub fn named_message(&self) -> String {
+        match self.subject() {
+            Some(subject) => format!("{subject}: {}", self.message()),
+            None => self.message().to_owned(),
+        }
+    }
+
+    /// As `semaphore "gpu"`.
+    fn subject(&self) -> Option<String> {
+        let name = self.0.lock.as_deref()?;
+        Some(format!("{} {name:?}", self.0.thing))
+    }
+
+    /// The name of the lock, semaphore or latch that the error concerns, if it concerns one.
     pub fn lock_name(&self) -> Option<&str> {
         self.0.lock.as_deref()
     }
@@ -508,8 +551,8 @@ impl fmt::Display for Error {
         if let Some(reason) = self.0.reason {
             write!(f, " ({reason})")?;
         }
-        if let Some(lock) = &self.0.lock {
-            write!(f, ": lock {lock:?}")?;
+        if let Some(subject) = self.subject() {
+            write!(f, ": {subject}")?;
         }
         match &self.0.cause {
             Some(cause) if !f.alternate() => {
@@ -635,6 +678,17 @@ mod tests {
             error.to_string(),
             "lost (deleted): lock \"orders:42\": The key was deleted, evicted or flushed. Stop what it protects, look at what \
              was done since, then acquire anew"
+        );
+        let error = Error::closed().on(&Arc::from("gpu")).of(Thing::Semaphore);
+        assert!(
+            error
+                .to_string()
+                .starts_with("closed: semaphore \"gpu\": the client")
+        );
+        assert!(
+            error
+                .named_message()
+                .starts_with("semaphore \"gpu\": the client")
         );
     }
 }

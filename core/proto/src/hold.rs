@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::wire::{Form, Kind, Name, OwnerId};
@@ -137,17 +137,31 @@ impl HoldCell {
         }
     }
 
-    /// Adds the name of the lock. Turns `not_owner` into the loss if the engine has already forgotten
+    /// Whether the hold can be relied on at `now`, as an error.
+    ///
+    /// # Errors
+    /// `lost`, or `not_owner` after its release.
+    pub fn check(&self, now: Moment) -> Result<()> {
+        match self.lost(now) {
+            Some(reason) => Err(self.named(reason.into())),
+            None if self.is_held(now) => Ok(()),
+            None => Err(self.named(Error::not_held())),
+        }
+    }
+
+    /// Adds the name of the lock or semaphore.
+    pub fn named(&self, error: Error) -> Error {
+        error.on(&self.name).of(self.kind.thing())
+    }
+
+    /// As [`named`](HoldCell::named). Turns `not_owner` into the loss if the engine has already forgotten
     /// that this hold was lost.
     pub fn explain(&self, error: Error) -> Error {
         let forgotten =
             error.kind() == ErrorKind::NotOwner && self.forgotten.load(Ordering::Acquire);
         let reason =
             LostReason::from_number(self.state.load(Ordering::Acquire)).filter(|_| forgotten);
-        match reason {
-            Some(reason) => Error::lost(&self.name, reason),
-            None => error.on(&self.name),
-        }
+        self.named(reason.map_or(error, Error::from))
     }
 
     // ---- written by the engine only ----

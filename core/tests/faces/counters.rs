@@ -51,8 +51,8 @@ async fn a_semaphore_counts_its_permits() {
         ("seats", 0)
     );
     assert!(seats.try_acquire().await.unwrap().is_none());
-    assert!(seats.set_permits(5).await.unwrap());
-    assert!(!seats.set_permits(9).await.unwrap());
+    assert!(seats.try_set_permits(5).await.unwrap());
+    assert!(!seats.try_set_permits(9).await.unwrap());
     let two = seats.acquire_many(2).await.unwrap();
     assert_eq!((two.permits(), two.name()), (2, "seats"));
     assert!(seats.try_acquire_many(4).await.unwrap().is_none());
@@ -75,7 +75,7 @@ async fn a_semaphore_counts_its_permits() {
 #[tokio::test]
 async fn callers_of_many_clients_share_permits() {
     let mut world = World::new().await;
-    world.seats().set_permits(5).await.unwrap();
+    world.seats().try_set_permits(5).await.unwrap();
     let inside = Arc::new(AtomicI64::new(0));
     let mut tasks = Vec::new();
     for at in 0..12 {
@@ -128,6 +128,11 @@ async fn a_wait_ends_by_time_by_cancelling_or_by_closing() {
         (error.kind(), error.lock_name()),
         (ErrorKind::Timeout, Some("seats"))
     );
+    assert!(
+        error
+            .to_string()
+            .starts_with("timeout: semaphore \"seats\": ")
+    );
     let error = world.ready().wait_within(Some(Duration::ZERO)).await;
     assert!(error.is_ok(), "a latch without a count is open");
 
@@ -160,7 +165,7 @@ async fn a_wait_ends_by_time_by_cancelling_or_by_closing() {
 async fn permits_that_a_cancelled_wait_has_won_are_given_back() {
     let mut world = World::without_direct().await;
     let seats = world.seats();
-    seats.set_permits(3).await.unwrap();
+    seats.try_set_permits(3).await.unwrap();
     let server = Pid::from_raw(world.server.pid().cast_signed());
     kill(server, Signal::SIGSTOP).unwrap();
     let calls = world.client.stats().calls;
@@ -181,7 +186,7 @@ async fn permits_that_a_cancelled_wait_has_won_are_given_back() {
 async fn closing_gives_back_no_permits_of_callers() {
     let mut world = World::new().await;
     let seats = world.seats();
-    seats.set_permits(3).await.unwrap();
+    seats.try_set_permits(3).await.unwrap();
     let kept = seats.acquire().await.unwrap();
     let dropped = seats.acquire().await.unwrap();
     drop(dropped);
@@ -197,8 +202,8 @@ async fn lost_replies_neither_lose_nor_double_a_count() {
     const EACH: usize = 40;
     let mut world = World::new().await;
     let latch = world.ready();
-    latch.set_count(CALLERS * EACH + 1).await.unwrap();
-    world.seats().set_permits(3).await.unwrap();
+    latch.try_set_count(CALLERS * EACH + 1).await.unwrap();
+    world.seats().try_set_permits(3).await.unwrap();
     let mut tasks = Vec::new();
     let (counted, mut progress) = tokio::sync::mpsc::unbounded_channel();
     for at in 0..CALLERS {
@@ -236,8 +241,8 @@ async fn lost_replies_neither_lose_nor_double_a_count() {
 async fn a_latch_opens_for_all_at_zero() {
     let world = World::new().await;
     let latch = world.ready();
-    assert!(latch.set_count(3).await.unwrap());
-    assert!(!latch.set_count(5).await.unwrap());
+    assert!(latch.try_set_count(3).await.unwrap());
+    assert!(!latch.try_set_count(5).await.unwrap());
     assert_eq!(latch.count().await.unwrap(), 3);
     let other = without_recheck(&world).await;
     let far = other.latch("ready").unwrap();
@@ -253,6 +258,7 @@ async fn a_latch_opens_for_all_at_zero() {
         (error.kind(), error.lock_name()),
         (ErrorKind::Timeout, Some("ready"))
     );
+    assert!(error.to_string().starts_with("timeout: latch \"ready\": "));
     assert_eq!(latch.count_down(1).await.unwrap(), 2);
     assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
     assert_eq!(far.count_down(5).await.unwrap(), 0);
@@ -261,18 +267,18 @@ async fn a_latch_opens_for_all_at_zero() {
     }
     latch.wait().wait().unwrap();
     assert_eq!(far.count_down(1).await.unwrap(), 0);
-    assert!(latch.set_count(1).await.unwrap());
+    assert!(latch.try_set_count(1).await.unwrap());
 }
 
 /// Nothing is published when a key is deleted.
 #[tokio::test]
 async fn a_latch_opens_when_its_key_goes_away() {
     let mut world = World::new().await;
-    world.ready().set_count(3).await.unwrap();
+    world.ready().try_set_count(3).await.unwrap();
     let client = without_recheck(&world).await;
     let latch = client.latch("ready").unwrap();
     for end in ["DEL", "UNLINK"] {
-        world.ready().set_count(3).await.unwrap();
+        world.ready().try_set_count(3).await.unwrap();
         let waiter = tokio::spawn(latch.wait());
         eventually("it waits", || client.stats().waiting == 1).await;
         eventually("it listens", || {
@@ -300,7 +306,7 @@ async fn other_data_and_bad_numbers_are_refused() {
         seats.drain().await.unwrap_err(),
         latch.wait().await.unwrap_err(),
         latch.count_down(1).await.unwrap_err(),
-        latch.set_count(1).await.unwrap_err(),
+        latch.try_set_count(1).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::ForeignKind, "{error}");
         assert!(error.to_string().contains("use another name"), "{error}");
@@ -310,7 +316,7 @@ async fn other_data_and_bad_numbers_are_refused() {
         seats.acquire_many(0).await.unwrap_err(),
         seats.acquire_many(1 << 31).await.unwrap_err(),
         seats.add_permits(1 << 31).await.unwrap_err(),
-        latch.set_count(0).await.unwrap_err(),
+        latch.try_set_count(0).await.unwrap_err(),
         latch.count_down(0).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
@@ -337,7 +343,7 @@ async fn an_event_loop_gets_counters_through_its_queue() {
         .await;
         found.unwrap()
     };
-    seats.set_permits(2).deliver_to(&queue, 1);
+    seats.try_set_permits(2).deliver_to(&queue, 1);
     assert!(matches!(answer("set").await.outcome, Outcome::Set(true)));
     PlainSemaphoreExt::take(&seats, 2, None).deliver_to(&queue, 2);
     let Outcome::Taken(permit) = answer("taken").await.outcome else {

@@ -235,6 +235,17 @@ async fn permits_that_are_taken_back_are_lost() {
     let guard = semaphore.acquire().await.unwrap();
     assert!(semaphore.as_lock().force_release().await.unwrap());
     soon("the loss", guard.lost()).await;
+    let lost = [
+        guard.check().unwrap_err(),
+        guard.extend(ms(900)).await.unwrap_err(),
+    ];
+    for error in lost {
+        let text = error.to_string();
+        assert!(
+            text.starts_with("lost (forced): semaphore \"s\": "),
+            "{text}"
+        );
+    }
     assert_eq!(world.counts(), (1, 0));
     let guard = semaphore.acquire().await.unwrap();
     let _: u64 = world.command(&["DEL", "s", "{s}:timeout"]);

@@ -32,7 +32,7 @@ async fn semaphore(semaphore: &PlainSemaphore, request: &Value) -> Result<Reply,
         }
         "set" => with(
             "value",
-            json!(wait(request, semaphore.set_permits(permits)).await?),
+            json!(wait(request, semaphore.try_set_permits(permits)).await?),
         ),
         "add" => {
             let added = request["permits"].as_i64().unwrap_or(1);
@@ -58,7 +58,7 @@ async fn latch(latch: &CountDownLatch, request: &Value) -> Result<Reply, Error> 
         }
         "set" => with(
             "value",
-            json!(wait(request, latch.set_count(number)).await?),
+            json!(wait(request, latch.try_set_count(number)).await?),
         ),
         "down" => {
             wait(request, latch.count_down(number)).await?;

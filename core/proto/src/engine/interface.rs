@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::links::{LinkId, Routes};
-use crate::error::{Error, LostReason, Result};
+use crate::error::{Error, LostReason, Result, Thing};
 use crate::event::Event;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
@@ -151,10 +151,10 @@ impl Request {
             Request::Await { .. } => "wait",
             Request::Change { change, .. } => match change {
                 Change::Trade { .. } => "release",
-                Change::SetPermits(_) => "set_permits",
+                Change::SetPermits(_) => "try_set_permits",
                 Change::AddPermits(_) => "add_permits",
                 Change::Drain => "drain",
-                Change::SetCount(_) => "set_count",
+                Change::SetCount(_) => "try_set_count",
                 Change::CountDown(_) => "count_down",
             },
             Request::Read {
@@ -163,6 +163,35 @@ impl Request {
             } => "available",
             Request::Read { .. } => "count",
             Request::Close { .. } => "close",
+        }
+    }
+
+    /// The thing that it is about, for errors. The hold of a level knows its own.
+    pub fn thing(&self) -> Thing {
+        match self {
+            Request::Acquire { terms, .. } => terms.kind.thing(),
+            Request::Release(Target::Key { kind, .. })
+            | Request::Extend {
+                target: Target::Key { kind, .. },
+                ..
+            }
+            | Request::Force { kind, .. }
+            | Request::Inspect { kind, .. } => kind.thing(),
+            Request::ReleaseToken { form, .. } | Request::ExtendToken { form, .. } => {
+                form.kind.thing()
+            }
+            Request::Count { .. } => Kind::Semaphore.thing(),
+            Request::Take { .. } => Counter::Semaphore.thing(),
+            Request::Await { .. } => Counter::Latch.thing(),
+            Request::Change { change, .. } => change.counter().thing(),
+            Request::Read { counter, .. } => counter.thing(),
+            Request::Release(Target::Level { .. })
+            | Request::Extend {
+                target: Target::Level { .. },
+                ..
+            }
+            | Request::Connect
+            | Request::Close { .. } => Thing::Lock,
         }
     }
 
@@ -184,7 +213,7 @@ impl Request {
             | Request::Take { name, .. }
             | Request::Await { name, .. }
             | Request::Change { name, .. }
-            | Request::Read { name, .. } => error.on(name),
+            | Request::Read { name, .. } => error.on(name).of(self.thing()),
             Request::Release(Target::Level { .. })
             | Request::Extend {
                 target: Target::Level { .. },

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::script::write_number;
 use super::{Name, OwnerId};
+use crate::error::Thing;
 
 /// The wire protocol of a lock. It excludes every program that uses the same protocol on the same
 /// name.
@@ -249,6 +250,14 @@ impl Kind {
             .iter()
             .find(|(kind, _)| *kind == self)
             .map_or("", |(_, name)| name)
+    }
+
+    /// The thing that it is for its callers.
+    pub fn thing(self) -> Thing {
+        match self {
+            Kind::Semaphore => Thing::Semaphore,
+            _ => Thing::Lock,
+        }
     }
 
     /// Whether a re-entry key may re-enter a lock of this kind by default.

@@ -34,7 +34,7 @@ pub mod slots;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::LostReason;
+use crate::error::{LostReason, Thing};
 use crate::value::Value;
 
 pub use batch::{BatchKey, decode_many};
@@ -166,6 +166,14 @@ pub enum Counter {
 }
 
 impl Counter {
+    /// The thing that it is for its callers.
+    pub fn thing(self) -> Thing {
+        match self {
+            Counter::Semaphore => Thing::Semaphore,
+            Counter::Latch => Thing::Latch,
+        }
+    }
+
     /// The channel on which its changes are published.
     pub fn topic(self) -> Topic {
         match self {
