@@ -1,18 +1,16 @@
 'use strict'
-// The WebAssembly part in Node.js, Bun and Deno: their sockets, clocks and timers.
+// What the WebAssembly part needs of Node.js, Bun, Deno and Cloudflare Workers: their sockets, clocks and timers.
 
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { randomFillSync } = require('node:crypto')
 const { readFileSync } = require('node:fs')
 const net = require('node:net')
 const { hostname } = require('node:os')
-const { join } = require('node:path')
 // Not the global one: what tests put in its place may have no unref(), or never fire.
 const { clearImmediate, clearTimeout, setImmediate, setTimeout } = require('node:timers')
 const { performance } = require('node:perf_hooks')
 const tls = require('node:tls')
 const { clockOf } = require('./clock.js')
-const { backendOf } = require('./host.js')
 
 // Sockets and timers are made in no context of the program: what they bring concerns all of it.
 const outside = AsyncLocalStorage.snapshot()
@@ -116,4 +114,4 @@ const platform = {
   url: () => process.env.REDLATCH_URL || undefined,
 }
 
-module.exports = backendOf(new WebAssembly.Module(readFileSync(join(__dirname, '../../redlatch.wasm'))), platform)
+module.exports = { platform }
