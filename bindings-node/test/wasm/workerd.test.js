@@ -91,7 +91,10 @@ after(async () => {
 
 async function ask(call, words = {}) {
   url ??= begun()
-  const { value, error } = await (await fetch(`${await url}/${call}?${new URLSearchParams(words)}`)).json()
+  // A request that hangs fails by the name of its test.
+  const signal = AbortSignal.timeout(60_000)
+  const answer = await fetch(`${await url}/${call}?${new URLSearchParams(words)}`, { signal })
+  const { value, error } = await answer.json()
   if (error !== undefined) throw Object.assign(new Error(error.message), error)
   return value
 }
