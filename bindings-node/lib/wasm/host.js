@@ -18,7 +18,7 @@ const LATE = 50_000
 
 const UNREACHABLE = 'unreachable'
 
-// What a program is told where sockets and timers belong to requests.
+// The program is told these where sockets and timers belong to requests.
 const REMEDY = 'make one in each request: await using client = await Client.connect(url)'
 const OUTSIDE = `a client was made outside of a request, where there are no connections; ${REMEDY}`
 const ELSEWHERE = `another request made this client, and its connections are of no use in this one; ${REMEDY}`
@@ -395,9 +395,9 @@ function backendOf(module, platform) {
     }
 
     client(url, names, values) {
+      // Where sockets and timers belong to requests, each client has its own: an instance has one timer, and writes to all its sockets.
       const isHere = platform.request?.()
       if (platform.request !== undefined && isHere === undefined) return refused(OUTSIDE)
-      // What belongs to a request is of no use to another one.
       const instance = isHere === undefined ? this.instance : new Instance(module, platform, this, isHere)
       const id = this.nextId()
       const { given } = instance
@@ -482,6 +482,7 @@ function backendOf(module, platform) {
         const instance = this.#ofHold(hold)
         instance.given
         const started = this.ask(instance, 'redlatch_release', hold)
+        // A call that was refused has released nothing.
         if (instance.isHere()) this.#held.take(hold)
         return started
       }

@@ -1,5 +1,5 @@
 'use strict'
-// What the WebAssembly part needs of Node.js, Bun, Deno and Cloudflare Workers: their sockets, clocks and timers.
+// The WebAssembly part in Node.js, Bun, Deno and Cloudflare Workers: their sockets, clocks and timers.
 
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { randomFillSync } = require('node:crypto')

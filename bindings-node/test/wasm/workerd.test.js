@@ -21,7 +21,7 @@ const folder = mkdtempSync(join(tmpdir(), 'redlatch-workerd-'))
 const certificate = (name) => readFileSync(join(PACKAGE, '../core/tests/tls', name))
 const ended = []
 
-// What docs/wasm.md tells a user of workerd to do, who has no wrangler.
+// The command of docs/wasm.md for a workerd without wrangler.
 const BANNER = "import { createRequire } from 'node:module'; const require = createRequire('/')"
 const bundle = (program) =>
   esbuild.build({
