@@ -1,7 +1,6 @@
 'use strict'
 // The WebAssembly part in Node.js, Bun, Deno and Cloudflare Workers: their sockets, clocks and timers.
 
-const { AsyncLocalStorage } = require('node:async_hooks')
 const { randomFillSync } = require('node:crypto')
 const { readFileSync } = require('node:fs')
 const net = require('node:net')
@@ -11,9 +10,6 @@ const { clearImmediate, clearTimeout, setImmediate, setTimeout } = require('node
 const { performance } = require('node:perf_hooks')
 const tls = require('node:tls')
 const { clockOf } = require('./clock.js')
-
-// Sockets and timers are made in no context of the program: what they bring concerns all of it.
-const outside = AsyncLocalStorage.snapshot()
 
 // Taken now: tests put a clock of their own into the place of this one.
 const { now: day } = Date
@@ -26,14 +22,14 @@ function random() {
 }
 
 function timer(call, wait) {
-  const made = outside(() => setTimeout(call, wait))
+  const made = setTimeout(call, wait)
   return { clear: () => clearTimeout(made), ref: () => made.ref(), unref: () => made.unref() }
 }
 
 // After what sockets have received has been read. It keeps the program alive until then: where nothing did, the event loop would
 // wait for something else first.
 function afterSockets(call) {
-  const made = outside(() => setImmediate(call))
+  const made = setImmediate(call)
   return { clear: () => clearImmediate(made), ref: () => {}, unref: () => {} }
 }
 
@@ -75,29 +71,27 @@ const FAULTS = [
 ]
 
 function connect({ client, tls: encrypted, host, port, keepAlive }, heard) {
-  return outside(() => {
-    const place = port === 0 ? { path: host } : { host, port, autoSelectFamily: true }
-    const settings = { ...place, noDelay: true, keepAlive: true, keepAliveInitialDelay: keepAlive }
-    const servername = net.isIP(host) === 0 ? host : undefined
-    const socket = encrypted
-      ? // NODE_TLS_REJECT_UNAUTHORIZED is for others: a password is sent here.
-        tls.connect({ ...settings, secureContext: contexts.get(client), servername, rejectUnauthorized: true })
-      : net.connect(settings)
-    let why
-    socket.once(encrypted ? 'secureConnect' : 'connect', heard.opened)
-    socket.on('data', heard.received)
-    socket.on('error', (error) => {
-      why = error
-    })
-    socket.on('end', () => socket.destroy())
-    socket.on('close', () => {
-      if (why === undefined) return heard.closed('the server has closed it')
-      // Where several addresses were tried each has an error of its own.
-      const { code, message } = why.errors?.[0] ?? why
-      heard.closed(message, encrypted ? FAULTS.find(([, pattern]) => pattern.test(code))?.[0] : undefined)
-    })
-    return socket
+  const place = port === 0 ? { path: host } : { host, port, autoSelectFamily: true }
+  const settings = { ...place, noDelay: true, keepAlive: true, keepAliveInitialDelay: keepAlive }
+  const servername = net.isIP(host) === 0 ? host : undefined
+  const socket = encrypted
+    ? // NODE_TLS_REJECT_UNAUTHORIZED is for others: a password is sent here.
+      tls.connect({ ...settings, secureContext: contexts.get(client), servername, rejectUnauthorized: true })
+    : net.connect(settings)
+  let why
+  socket.once(encrypted ? 'secureConnect' : 'connect', heard.opened)
+  socket.on('data', heard.received)
+  socket.on('error', (error) => {
+    why = error
   })
+  socket.on('end', () => socket.destroy())
+  socket.on('close', () => {
+    if (why === undefined) return heard.closed('the server has closed it')
+    // Where several addresses were tried each has an error of its own.
+    const { code, message } = why.errors?.[0] ?? why
+    heard.closed(message, encrypted ? FAULTS.find(([, pattern]) => pattern.test(code))?.[0] : undefined)
+  })
+  return socket
 }
 
 const platform = {
@@ -109,7 +103,7 @@ const platform = {
   prepareTls,
   forgetTls: (client) => contexts.delete(client),
   // A microtask.
-  soon: (call) => outside(() => void Promise.resolve().then(call)),
+  soon: (call) => void Promise.resolve().then(call),
   program: { language: 'node', pid: process.pid, host: hostname() },
   url: () => process.env.REDLATCH_URL || undefined,
 }

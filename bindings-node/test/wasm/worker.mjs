@@ -75,7 +75,13 @@ export class Keeper extends DurableObject {
   async next(name) {
     this.client ??= await Client.connect()
     this.hold ??= await this.client.lock(name).acquire()
+    this.signal ??= this.hold.signal
     return (await this.client.lock(name).holders()).length
+  }
+
+  async lost() {
+    if (!this.signal.aborted) await new Promise((resolve) => this.signal.addEventListener('abort', resolve))
+    return this.signal.reason.reason
   }
 
   async end() {
@@ -85,6 +91,7 @@ export class Keeper extends DurableObject {
 }
 
 calls.keep = ({ name }, { KEEPER }) => KEEPER.getByName('one').next(name)
+calls.lost = (_, { KEEPER }) => KEEPER.getByName('one').lost()
 calls.end = (_, { KEEPER }) => KEEPER.getByName('one').end()
 
 export default {

@@ -25,7 +25,7 @@ const ended = []
 const BANNER = "import { createRequire } from 'node:module'; const require = createRequire('/')"
 const bundle = (program) =>
   esbuild.build({
-    entryPoints: [program],
+    ...program,
     bundle: true,
     format: 'esm',
     conditions: ['workerd'],
@@ -80,7 +80,7 @@ function configuration() {
 // The URL of the Worker of these tests, which begins with the first of them: the server is there by then.
 let url
 async function begun() {
-  await bundle(join(__dirname, 'worker.mjs'))
+  await bundle({ entryPoints: [join(__dirname, 'worker.mjs')] })
   writeFileSync(join(folder, 'test.capnp'), configuration())
   return serve('test.capnp')
 }
@@ -189,12 +189,28 @@ test('the client of another request is refused with the remedy, and disturbs no 
 test('a Durable Object keeps its client and its hold from event to event', async () => {
   const name = freshName()
   assert.deepEqual([await ask('keep', { name }), await ask('keep', { name })], [1, 1])
+  const losing = ask('lost')
+  await context.redis.send('DEL', name)
+  assert.equal(await losing, 'deleted')
   await ask('end')
-  await isGone(name)
+})
+
+test('the package may be loaded in a request, and used in others', async () => {
+  const contents = `export default {
+    async fetch() {
+      const { Client } = await import('redlatch')
+      await using client = await Client.connect()
+      return Response.json(await client.lock('lazy').using((hold) => hold.isHeld))
+    },
+  }`
+  await bundle({ stdin: { contents, resolveDir: __dirname }, entryNames: 'lazy' })
+  writeFileSync(join(folder, 'lazy.capnp'), readFileSync(join(EXAMPLE, 'workerd.capnp'), 'utf8').replaceAll('worker.js"', 'lazy.js"'))
+  const served = await serve('lazy.capnp')
+  for (let count = 0; count < 2; count += 1) assert.equal(await (await fetch(served)).json(), true)
 })
 
 test('the example serves requests, one after the other for each path', async () => {
-  await bundle(join(EXAMPLE, 'worker.mjs'))
+  await bundle({ entryPoints: [join(EXAMPLE, 'worker.mjs')] })
   copyFileSync(join(EXAMPLE, 'workerd.capnp'), join(folder, 'workerd.capnp'))
   const served = await serve('workerd.capnp')
   const answers = await Promise.all([1, 2, 3].map(() => fetch(`${served}/a`)))
