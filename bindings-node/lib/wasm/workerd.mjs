@@ -12,6 +12,19 @@ function prepareTls(_, pems) {
   return `tls${name[0].toUpperCase()}${name.slice(1)} is given; leave it out: a Worker trusts the certificates that its platform trusts`
 }
 
+const nothing = () => {}
+const NO_SOCKET = { write: nothing, destroy: nothing, ref: nothing, unref: nothing }
+
+// The runtime throws at once for an address that it does not let a Worker reach, such as the path of a Unix socket.
+function connect(place, heard) {
+  try {
+    return platform.connect(place, heard)
+  } catch (error) {
+    platform.soon(() => heard.closed(error.message))
+    return NO_SOCKET
+  }
+}
+
 // Sockets and timers belong to the request that makes them. Returns a function that tells whether the request that calls it is the
 // one that calls this; undefined outside of requests, where there are neither. The runtime gives a request no name, but lets no other
 // one look at its WebSocket.
@@ -32,4 +45,4 @@ function request() {
 }
 
 // A client lives in the context of its request. One without a context would be that of the request that loads this.
-export const { Border, isWasm, errorKinds, lostReasons, options } = backendOf(module, { ...platform, prepareTls, request })
+export const { Border, isWasm, errorKinds, lostReasons, options } = backendOf(module, { ...platform, connect, prepareTls, request })

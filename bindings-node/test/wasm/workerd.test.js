@@ -145,6 +145,7 @@ test('a server that is not there is unavailable, and the cause says why', async 
   for (const [url, code] of [['redis://no-such-host.invalid', 'ENOTFOUND'], [nowhere, 'ECONNREFUSED']]) {
     await assert.rejects(ask('connect', { url }), { name: 'UnavailableError', kind: 'unavailable', code, isLockError: true })
   }
+  await assert.rejects(ask('connect', { url: 'unix:///none.sock' }), { name: 'UnavailableError', message: /not supported/ })
 })
 
 test('a server that does not answer is unavailable after the time-out', async () => {
