@@ -2,7 +2,7 @@
 // The promises that wait for the native part. One of these per environment: the main thread, each worker.
 
 const { addAbortListener } = require('node:events')
-const native = require('./native.js')
+const native = require('#native')
 const { errorFrom, keptAsGiven, unwrap } = require('./errors.js').internal
 const { Table } = require('./table.js')
 

@@ -1,7 +1,7 @@
 'use strict'
 // The error classes, made from the core's table.
 
-const native = require('./native.js')
+const native = require('#native')
 
 const isOf = (errorClass, value) => Function.prototype[Symbol.hasInstance].call(errorClass, value)
 

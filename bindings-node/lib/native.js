@@ -53,14 +53,14 @@ function problem(name, cause) {
 }
 
 function loadOrInstead() {
-  if (process.env.REDLATCH_WASM === '1') return require('./wasm/node.js')
+  if (process.env.REDLATCH_WASM === '1') return require('./wasm/file.js')
   try {
     return load()
   } catch (error) {
     if (process.env.REDLATCH_WASM === '0' || error.code !== 'ERR_REDLATCH_NO_BINARY') throw error
     let instead
     try {
-      instead = require('./wasm/node.js')
+      instead = require('./wasm/file.js')
     } catch {
       throw error // a package without the module, or a runtime without WebAssembly
     }

@@ -334,15 +334,30 @@ def phases() -> list[Phase]:
             [[build, "node"]],
             [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
         ),
-        # The same suite as above on the WebAssembly part, with what only that has; and the module in another runtime.
+        # The same suite as above on the WebAssembly part, with what only that has; and the module in two other runtimes.
         Phase(
             "wasm",
             ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
-            [[build, "wasm"], [build, "node"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
+            [
+                [build, "wasm"],
+                [build, "node"],
+                ["cargo", "test", "--package", "redlatch-wasm", "--no-run"],
+                ["scripts/setup-versions", "workerd"],
+            ],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
                 *on_wasm([*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm"]),
+                (
+                    [
+                        "scripts/on-version",
+                        "workerd",
+                        "node",
+                        "--test",
+                        "bindings-node/test/wasm/workerd.test.js",
+                    ],
+                    node,
+                ),
             ],
             when="ci",
         ),

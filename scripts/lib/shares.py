@@ -28,7 +28,7 @@ APART: dict[str, list[str]] = {
     "redis-py drop-in": ["bindings-python/python/redlatch/compat/**/*.py"],
     "C++ header": ["c-api/include/redlatch.hpp"],
     # A driver of its own, which the native faces have in the core.
-    "WebAssembly": ["bindings-wasm/src/*.rs", "bindings-node/lib/wasm/*.js"],
+    "WebAssembly": ["bindings-wasm/src/*.rs", "bindings-node/lib/wasm/*.js", "bindings-node/lib/wasm/*.mjs"],
 }
 CORE = ["core/src/**/*.rs", "core/proto/src/**/*.rs", "core/proto/src/**/*.lua"]
 # Modules that only tests compile.

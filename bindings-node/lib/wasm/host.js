@@ -17,6 +17,12 @@ const [SEMAPHORE, LATCH] = [0, 1]
 const LATE = 50_000
 
 const UNREACHABLE = 'unreachable'
+
+// The program is told these where sockets and timers belong to requests.
+const REMEDY = 'make one in each request: await using client = await Client.connect(url)'
+const OUTSIDE = `a client was made outside of a request, where there are no connections; ${REMEDY}`
+const ELSEWHERE = `another request made this client, and its connections are of no use in this one; ${REMEDY}`
+
 const camel = 1
 
 // The tables of errors, lost reasons and options.
@@ -39,12 +45,14 @@ class Instance {
   #timerAt = Infinity
   #flushing = false
   #failure // once it has trapped
+  isHere // tells whether its sockets and timers may be used now
 
-  constructor(module, platform, part) {
+  constructor(module, platform, part, isHere = () => true) {
     // A copy: a test puts a function that traps in the place of one of these.
     this.#exports = { ...new WebAssembly.Instance(module).exports }
     this.#platform = platform
     this.#part = part
+    this.isHere = isHere
     this.#exports.redlatch_spelling(camel)
   }
 
@@ -175,7 +183,7 @@ class Instance {
 
   // Writes what calls have left, once for all that are made in one go: they share commands then.
   flushSoon() {
-    if (this.#flushing || this.isDead) return
+    if (this.#flushing || this.isDead || !this.isHere()) return
     this.#flushing = true
     this.#platform.soon(() => this.flush())
   }
@@ -276,6 +284,7 @@ function backendOf(module, platform) {
   const kindOf = (name) => tables.errors.find((row) => row.name === name).number
   const unreachable = tables.reasons.find((row) => row.name === UNREACHABLE).number
   const internal = kindOf('internal')
+  const refused = (message) => ({ kind: kindOf('invalid_argument'), message, listsOptions: false })
 
   // A handle that is garbage-collected is forgotten by the module.
   const collected = new FinalizationRegistry(({ border, instance, drop, id }) => {
@@ -358,7 +367,7 @@ function backendOf(module, platform) {
       this.#taking.delete(id)
       if (this.#asked.take(id) === undefined) return
       this.#waiting -= 1
-      if (this.#waiting === 0) this.#instance.keepAlive(false)
+      if (this.#waiting === 0) this.#instance?.keepAlive(false)
     }
 
     // ---- for lib/ ----
@@ -386,7 +395,10 @@ function backendOf(module, platform) {
     }
 
     client(url, names, values) {
-      const { instance } = this
+      // Where sockets and timers belong to requests, each client has its own: an instance has one timer, and writes to all its sockets.
+      const isHere = platform.request?.()
+      if (platform.request !== undefined && isHere === undefined) return refused(OUTSIDE)
+      const instance = isHere === undefined ? this.instance : new Instance(module, platform, this, isHere)
       const id = this.nextId()
       const { given } = instance
       for (let count = 0; count < 3; count += 1) given.whole(platform.random())
@@ -398,7 +410,7 @@ function backendOf(module, platform) {
       const problem = tls === '' ? undefined : platform.prepareTls(id, { ca, cert, key })
       if (problem !== undefined) {
         instance.call('redlatch_drop_client', id, instance.now())
-        return { kind: kindOf('invalid_argument'), message: problem, listsOptions: false }
+        return refused(problem)
       }
       this.#limits.set(id, { instance, limit: Number(exitLimit) })
       return new Client(this, instance, id)
@@ -418,6 +430,7 @@ function backendOf(module, platform) {
     }
 
     #ask(id, instance, name, numbers) {
+      if (!instance.isHere()) return refused(ELSEWHERE)
       this.#asked.set(id, instance)
       this.#waiting += 1
       if (this.#waiting === 1) instance.keepAlive(true)
@@ -469,7 +482,8 @@ function backendOf(module, platform) {
         const instance = this.#ofHold(hold)
         instance.given
         const started = this.ask(instance, 'redlatch_release', hold)
-        this.#held.take(hold)
+        // A call that was refused has released nothing.
+        if (instance.isHere()) this.#held.take(hold)
         return started
       }
     }

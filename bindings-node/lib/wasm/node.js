@@ -1,21 +1,15 @@
 'use strict'
-// The WebAssembly part in Node.js, Bun and Deno: their sockets, clocks and timers.
+// The WebAssembly part in Node.js, Bun, Deno and Cloudflare Workers: their sockets, clocks and timers.
 
-const { AsyncLocalStorage } = require('node:async_hooks')
 const { randomFillSync } = require('node:crypto')
 const { readFileSync } = require('node:fs')
 const net = require('node:net')
 const { hostname } = require('node:os')
-const { join } = require('node:path')
 // Not the global one: what tests put in its place may have no unref(), or never fire.
 const { clearImmediate, clearTimeout, setImmediate, setTimeout } = require('node:timers')
 const { performance } = require('node:perf_hooks')
 const tls = require('node:tls')
 const { clockOf } = require('./clock.js')
-const { backendOf } = require('./host.js')
-
-// Sockets and timers are made in no context of the program: what they bring concerns all of it.
-const outside = AsyncLocalStorage.snapshot()
 
 // Taken now: tests put a clock of their own into the place of this one.
 const { now: day } = Date
@@ -28,14 +22,14 @@ function random() {
 }
 
 function timer(call, wait) {
-  const made = outside(() => setTimeout(call, wait))
+  const made = setTimeout(call, wait)
   return { clear: () => clearTimeout(made), ref: () => made.ref(), unref: () => made.unref() }
 }
 
 // After what sockets have received has been read. It keeps the program alive until then: where nothing did, the event loop would
 // wait for something else first.
 function afterSockets(call) {
-  const made = outside(() => setImmediate(call))
+  const made = setImmediate(call)
   return { clear: () => clearImmediate(made), ref: () => {}, unref: () => {} }
 }
 
@@ -77,29 +71,27 @@ const FAULTS = [
 ]
 
 function connect({ client, tls: encrypted, host, port, keepAlive }, heard) {
-  return outside(() => {
-    const place = port === 0 ? { path: host } : { host, port, autoSelectFamily: true }
-    const settings = { ...place, noDelay: true, keepAlive: true, keepAliveInitialDelay: keepAlive }
-    const servername = net.isIP(host) === 0 ? host : undefined
-    const socket = encrypted
-      ? // NODE_TLS_REJECT_UNAUTHORIZED is for others: a password is sent here.
-        tls.connect({ ...settings, secureContext: contexts.get(client), servername, rejectUnauthorized: true })
-      : net.connect(settings)
-    let why
-    socket.once(encrypted ? 'secureConnect' : 'connect', heard.opened)
-    socket.on('data', heard.received)
-    socket.on('error', (error) => {
-      why = error
-    })
-    socket.on('end', () => socket.destroy())
-    socket.on('close', () => {
-      if (why === undefined) return heard.closed('the server has closed it')
-      // Where several addresses were tried each has an error of its own.
-      const { code, message } = why.errors?.[0] ?? why
-      heard.closed(message, encrypted ? FAULTS.find(([, pattern]) => pattern.test(code))?.[0] : undefined)
-    })
-    return socket
+  const place = port === 0 ? { path: host } : { host, port, autoSelectFamily: true }
+  const settings = { ...place, noDelay: true, keepAlive: true, keepAliveInitialDelay: keepAlive }
+  const servername = net.isIP(host) === 0 ? host : undefined
+  const socket = encrypted
+    ? // NODE_TLS_REJECT_UNAUTHORIZED is for others: a password is sent here.
+      tls.connect({ ...settings, secureContext: contexts.get(client), servername, rejectUnauthorized: true })
+    : net.connect(settings)
+  let why
+  socket.once(encrypted ? 'secureConnect' : 'connect', heard.opened)
+  socket.on('data', heard.received)
+  socket.on('error', (error) => {
+    why = error
   })
+  socket.on('end', () => socket.destroy())
+  socket.on('close', () => {
+    if (why === undefined) return heard.closed('the server has closed it')
+    // Where several addresses were tried each has an error of its own.
+    const { code, message } = why.errors?.[0] ?? why
+    heard.closed(message, encrypted ? FAULTS.find(([, pattern]) => pattern.test(code))?.[0] : undefined)
+  })
+  return socket
 }
 
 const platform = {
@@ -111,9 +103,9 @@ const platform = {
   prepareTls,
   forgetTls: (client) => contexts.delete(client),
   // A microtask.
-  soon: (call) => outside(() => void Promise.resolve().then(call)),
+  soon: (call) => void Promise.resolve().then(call),
   program: { language: 'node', pid: process.pid, host: hostname() },
   url: () => process.env.REDLATCH_URL || undefined,
 }
 
-module.exports = backendOf(new WebAssembly.Module(readFileSync(join(__dirname, '../../redlatch.wasm'))), platform)
+module.exports = { platform }

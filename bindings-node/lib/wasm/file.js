@@ -1,0 +1,22 @@
+'use strict'
+// The WebAssembly part where the module is a file that can be read: in Node.js, Bun and Deno.
+
+const { AsyncLocalStorage } = require('node:async_hooks')
+const { readFileSync } = require('node:fs')
+const { join } = require('node:path')
+const { backendOf } = require('./host.js')
+const { platform } = require('./node.js')
+
+// Sockets and timers are made in no context of the program: what they bring concerns all of it.
+const snapshot = AsyncLocalStorage.snapshot()
+const outside = (make) => (...given) => snapshot(make, ...given)
+
+const module_ = new WebAssembly.Module(readFileSync(join(__dirname, '../../redlatch.wasm')))
+const { timer, afterSockets, connect, soon } = platform
+module.exports = backendOf(module_, {
+  ...platform,
+  timer: outside(timer),
+  afterSockets: outside(afterSockets),
+  connect: outside(connect),
+  soon: outside(soon),
+})
