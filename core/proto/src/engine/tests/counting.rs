@@ -1027,3 +1027,16 @@ fn a_client_that_was_told_no_number_passes_nothing_on() {
     rig.changed(&sent, 0, -1);
     assert!(matches!(rig.done(gives), Done::Released) && rig.pending(waits));
 }
+
+#[test]
+fn what_nobody_waits_for_is_given_back_after_a_passing_refusal() {
+    let mut rig = Rig::new();
+    rig.dropped(1);
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Unavailable, true));
+    rig.pass(secs(1));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[]));
+    rig.changed(&sent, 0, 1);
+    rig.nothing_left();
+}

@@ -773,7 +773,7 @@ fn play(seed: u64) {
     world.ask(open[0], Call::CountDown(left), None);
     world.run(ms(200));
     assert_eq!(world.waits(), 0, "{what}: the latch is open");
-    // What a client remembers of the permits that it passed on is forgotten.
+    // A client forgets the permits that it passed on.
     world.run(tuning::STREAK_LIFE + secs(1));
     for client in open {
         world.rigs[client].nothing_left();
