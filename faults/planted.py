@@ -40,7 +40,12 @@ ALWAYS = 2
 class Layer:
     name: str
     command: list[str]
+    # The tests of the layer. A bug that names its own has those in their place.
+    tests: list[str] = field(default_factory=list)
     limit: float = LONG
+
+    def running(self, words: list[str]) -> list[str]:
+        return [*self.command, *(words or self.tests)]
 
 
 @dataclass
@@ -63,21 +68,9 @@ class Bug:
 
 def layers(cargo_test: list[str]) -> list[Layer]:
     one = ["--test-threads=2"]
-    unit = [
-        "engine::",
-        "wire::",
-        "driver::",
-        "--skip",
-        "simulation",
-        "--skip",
-        "live_tests",
-        "--skip",
-        "model_tests",
-        "--skip",
-        "many_tests",
-        "--skip",
-        "permit_tests",
-    ]
+    others = ["simulation", "live_tests", "model_tests", "many_tests", "permit_tests"]
+    skipped = [word for other in others for word in ("--skip", other)]
+    unit = ["engine::", "wire::", "driver::"]
     simulated = ["engine::tests::simulation::promises"]
     scripts = ["wire::live_tests", "wire::many_tests", "wire::model_tests", "wire::permit_tests"]
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces", "--", *one]
@@ -87,10 +80,10 @@ def layers(cargo_test: list[str]) -> list[Layer]:
     )
     conformance = [sys.executable, "conformance/run.py", "--drivers", "rust", "--jobs", "4"]
     return [
-        Layer("unit tests", [*cargo_test, *unit, *one]),
-        Layer("simulation", [*cargo_test, *simulated, *one]),
-        Layer("scripts", [*cargo_test, *scripts, *one]),
-        Layer("driver", [*cargo_test, "driver::live_tests", *one]),
+        Layer("unit tests", [*cargo_test, *skipped, *one], unit),
+        Layer("simulation", [*cargo_test, *one], simulated),
+        Layer("scripts", [*cargo_test, *one], scripts),
+        Layer("driver", [*cargo_test, *one], ["driver::live_tests"]),
         Layer("faces", faces),
         Layer("conformance", conformance),
         Layer("command line", ["bash", "-c", command_line, "bash"]),
@@ -163,7 +156,7 @@ def plant(
                 return
             if not bug.asks(layer):
                 continue
-            by, took, _ = run([*layer.command, *bug.words()], scratch, env, layer.limit)
+            by, took, _ = run(layer.running(bug.words()), scratch, env, layer.limit)
             if by:
                 bug.caught[layer.name] = took
                 bug.by = bug.by or by
@@ -231,7 +224,7 @@ def main() -> int:
         if bugs and not asked:
             continue
         same = asked and all(bug.tests == asked[0].tests for bug in asked)
-        by, took, output = run([*layer.command, *(asked[0].words() if same else [])], scratch, env)
+        by, took, output = run(layer.running(asked[0].words() if same else []), scratch, env)
         if by:
             print(output[-3000:])
             raise SystemExit(f"{layer.name}: {by} fails without a planted bug")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unittest
 from pathlib import Path
 
+import planted
 import tomllib
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +30,13 @@ class Planting(unittest.TestCase):
     def test_the_page_lists_them_all(self) -> None:
         page = (HERE / "PLANTED.md").read_text()
         self.assertEqual(sorted(listed(page)), sorted(bug["name"] for bug in BUGS))
+
+    def test_a_bug_that_names_its_tests_runs_no_others_of_a_layer(self) -> None:
+        for layer in planted.layers(["cargo", "test", "--"]):
+            with self.subTest(layer=layer.name):
+                self.assertEqual(layer.running(["word"]), [*layer.command, "word"])
+                for test in layer.tests:
+                    self.assertNotIn(test, layer.command)
 
 
 if __name__ == "__main__":

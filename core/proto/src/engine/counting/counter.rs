@@ -74,8 +74,9 @@ pub(super) struct State {
     pub(super) streak: usize,
     /// When the streak is forgotten, if nobody waits here until then.
     pub(super) forgotten: Option<Moment>,
-    /// The number was below 0 when it was last told.
-    pub(super) owing: bool,
+    /// When a number was asked for that was told not to be below 0. The last one that was told
+    /// counts.
+    pub(super) not_below: Option<Moment>,
     /// When the head tries again by itself.
     pub(super) retry: Option<Moment>,
     /// Nothing new is sent before, because the server refused the last command.

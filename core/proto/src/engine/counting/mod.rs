@@ -497,11 +497,14 @@ impl Counting {
 
     /// Passes permits that callers of this client give back on to its first waiters. The number on
     /// the server is the same before and after, so the server is not asked, unless the number is
-    /// below 0: then it takes the permits.
+    /// below 0: then it takes the permits. Another client may have made it so since it was told, so
+    /// it is trusted for no longer than a waiter waits to look again.
     fn pass_on(&mut self, cx: &mut Context, key: &CounterKey) {
+        let (now, recheck) = (cx.now, cx.config.recheck);
+        let is_trusted = |asked: Moment| now <= asked.after(recheck);
         while let Some(state) = self.counters.get_mut(key)
             && state.streak < tuning::TRADES
-            && !state.owing
+            && state.not_below.is_some_and(is_trusted)
             && let Some((id, permits)) = state.first(&self.callers)
             && let Some(wish) = state.wishes.front_mut()
             && let Some(rest) = wish.given().and_then(|given| given.checked_sub(permits))
@@ -575,7 +578,7 @@ impl Counting {
         match outcome {
             CallOutcome::Answered(Reply::Changed { done, left }) => {
                 (state.failures, state.refused) = (0, None);
-                self.changed(cx, key, command, done, left);
+                self.changed(cx, key, sent, command, (done, left));
             }
             CallOutcome::Answered(Reply::Foreign(what)) => {
                 self.refuse(cx, key, command, &foreign(&what));
@@ -733,9 +736,9 @@ impl Counting {
         &mut self,
         cx: &mut Context,
         key: &CounterKey,
+        sent: Moment,
         command: Command,
-        done: i64,
-        left: i64,
+        (done, left): (i64, i64),
     ) {
         let change = match &*command.op {
             Op::Change { change, .. } => change.clone(),
@@ -763,7 +766,7 @@ impl Counting {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        state.owing = left < 0;
+        state.not_below = (left >= 0).then(|| command.unsettled.unwrap_or(sent));
         let Change::Trade { given, .. } = change else {
             // More permits wake those who wait here too.
             if left > 0 {

@@ -980,3 +980,63 @@ fn a_waiter_that_looks_again_learns_that_permits_were_taken_away() {
     rig.changed(&sent, 0, 0);
     assert!(matches!(rig.done(gives), Done::Released) && rig.pending(waits));
 }
+
+#[test]
+fn a_number_that_was_told_before_an_outage_passes_nothing_on() {
+    let mut rig = Rig::new();
+    let waits = rig.refused_head(1);
+    rig.input(down());
+    rig.pass(RECHECK + ms(1));
+    let gives = rig.give(1);
+    rig.input(Input::Up(0));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[1]), "others may have taken it");
+    rig.changed(&sent, 0, 0);
+    assert!(matches!(rig.done(gives), Done::Released) && rig.pending(waits));
+}
+
+#[test]
+fn an_answer_that_is_older_than_a_recheck_passes_nothing_on() {
+    let mut rig = Rig::new();
+    let waits = rig.take(1, None);
+    let sent = rig.sent();
+    rig.pass(tuning::PLAIN_LIMIT);
+    rig.unanswered(&sent);
+    let again = rig.sent();
+    rig.pass(RECHECK);
+    let gives = rig.give(1);
+    rig.changed(&again, 0, 0);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[1]), "that was the first copy's");
+    rig.changed(&sent, 0, -1);
+    assert!(matches!(rig.done(gives), Done::Released) && rig.pending(waits));
+}
+
+#[test]
+fn a_client_that_was_told_no_number_passes_nothing_on() {
+    let mut rig = Rig::new();
+    let adds = rig.ask(Change::AddPermits(-2));
+    let sent = rig.sent();
+    rig.changed(&sent, 0, -2);
+    assert_eq!(rig.number(adds), -2);
+    rig.input(down());
+    let (gives, waits) = (rig.give(1), rig.take(1, None));
+    rig.input(Input::Up(0));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[1]), "the server takes it");
+    rig.changed(&sent, 0, -1);
+    assert!(matches!(rig.done(gives), Done::Released) && rig.pending(waits));
+}
+
+#[test]
+fn what_nobody_waits_for_is_given_back_after_a_passing_refusal() {
+    let mut rig = Rig::new();
+    rig.dropped(1);
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Unavailable, true));
+    rig.pass(secs(1));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[]));
+    rig.changed(&sent, 0, 1);
+    rig.nothing_left();
+}
