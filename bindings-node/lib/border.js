@@ -147,4 +147,7 @@ async function resultOf(started, signal) {
   return valueOf(answer instanceof Promise ? await answer : answer)
 }
 
-module.exports = { border, clients, Failed, Waiting, answerTo, numberOf, reasonOf, release, resultOf, tellEvents, valueOf, whenLost }
+// Timers belong to requests, as sockets do: in Cloudflare Workers.
+const isPerRequest = native.isPerRequest === true
+
+module.exports = { border, clients, Failed, Waiting, answerTo, isPerRequest, numberOf, reasonOf, release, resultOf, tellEvents, valueOf, whenLost }

@@ -1,10 +1,10 @@
 'use strict'
-const diagnostics = require('node:diagnostics_channel')
 const { EventEmitter } = require('node:events')
 const { isMainThread } = require('node:worker_threads')
 const { InvalidArgumentError, UnavailableError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock, RwLock, Semaphore, anonymous } = require('./lock.js')
+const { events, isListenedTo } = require('./channels.js')
 const { CountDownLatch, PlainSemaphore } = require('./counters.js')
 const { asyncDispose, statsReader } = require('./names.js')
 const { isGiven, plain, shown, split, text } = require('./options.js')
@@ -23,7 +23,6 @@ function watchSignals() {
   })
 }
 
-const channel = diagnostics.channel('redlatch')
 const collected = new FinalizationRegistry((id) => clients.delete(id))
 
 const statsOf = (native) => Object.fromEntries(unwrap(native.stats()).map(({ name, value }) => [name, value]))
@@ -149,9 +148,10 @@ class Client extends EventEmitter {
     for (const event of unwrap(this.#native.events())) {
       // Later, because a listener may throw.
       process.nextTick(() => {
-        if (channel.hasSubscribers) channel.publish({ ...event, client: this })
         this.emit('event', event)
         this.#emitAsOthers(event)
+        // Last: a Worker lets nothing be published outside of requests, which is where a hold is found that was forgotten.
+        if (isListenedTo(events)) events.publish({ ...event, client: this })
       })
     }
   }

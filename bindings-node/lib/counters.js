@@ -7,7 +7,7 @@ const { reasonOf, resultOf } = require('./border.js')
 const { checkSignal, during } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
 const { isGiven, plain, shown, split } = require('./options.js')
-const { surfaced, thing } = internal
+const { isRefusal, surfaced, thing } = internal
 
 // Permits that were taken together. Redis does not know this object. Its release adds the number of its permits.
 class PlainPermit {
@@ -29,7 +29,14 @@ class PlainPermit {
   }
 
   release() {
-    return (this.#released ??= this.#semaphore.release(this.#permits))
+    return (this.#released ??= this.#release())
+  }
+
+  async #release() {
+    const started = nativeOf(this.#semaphore).release(this.#permits)
+    // It can be released again, such as by the request of a Worker that it belongs to.
+    if (isRefusal(started)) queueMicrotask(() => (this.#released = undefined))
+    await resultOf(started)
   }
 
   async [asyncDispose]() {

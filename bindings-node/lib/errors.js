@@ -139,10 +139,13 @@ function lostAgain({ message, lockName, reason }) {
 
 // Returns what a native function gave, or throws the failure it told of. `own` are the options that are JavaScript's alone:
 // the core cannot tell of them where it lists all that there are.
+// A call that is refused at once has begun nothing.
+const isRefusal = (result) => typeof result !== 'number' && result?.message !== undefined
+
 function unwrap(result, own = []) {
-  if (typeof result === 'number' || result?.message === undefined) return result
+  if (!isRefusal(result)) return result
   const more = result.listsOptions ? own : []
   throw errorFrom({ ...result, message: [result.message, ...more].join(', ') })
 }
 
-module.exports = { LockError, ...classes, internal: { calledFrom, errorFrom, keptAsGiven, lostAgain, lostError, surfaced, thing, unwrap } }
+module.exports = { LockError, ...classes, internal: { calledFrom, errorFrom, isRefusal, keptAsGiven, lostAgain, lostError, surfaced, thing, unwrap } }

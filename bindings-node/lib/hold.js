@@ -1,23 +1,21 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
-const diagnostics = require('node:diagnostics_channel')
 const { setMaxListeners } = require('node:events')
 // Not the global one: what tests and browsers put in its place may have no unref(), or never fire.
 const { setTimeout } = require('node:timers')
 const { inspect } = require('node:util')
 const { LockLostError, internal } = require('./errors.js')
-const { Failed, answerTo, border, release, resultOf, whenLost } = require('./border.js')
+const { Failed, answerTo, border, isPerRequest, release, resultOf, whenLost } = require('./border.js')
+const { isListenedTo, releasing } = require('./channels.js')
 const { asyncDispose } = require('./names.js')
 const { plain } = require('./options.js')
 const { Table } = require('./table.js')
-const { calledFrom, errorFrom, lostAgain, lostError, surfaced, thing, unwrap } = internal
+const { calledFrom, errorFrom, isRefusal, lostAgain, lostError, surfaced, thing, unwrap } = internal
 
 // This outlives the Hold object, by the number of the hold: its lock, as long as there is nothing to say but that it is
 // held, or a Story. An entry stays until the hold is released, or is collected and lost. It never refers to the Hold itself,
 // which may be garbage-collected. There may be very many.
 const holds = new Table()
-
-const releasing = diagnostics.tracingChannel('redlatch:release')
 
 class Story {
   loss // the error, once the hold is lost
@@ -62,7 +60,7 @@ const collected = new FinalizationRegistry((id) => {
   if (story === undefined) return
   if (border.abandon(id) !== true || story.loss !== undefined) return void holds.take(id)
   story.abandoned = true
-  const hold = `a hold of the lock ${JSON.stringify(story.lock.name)}`
+  const hold = `a hold of the ${story.lock[thing]} ${JSON.stringify(story.lock.name)}`
   const told = story.controller === undefined ? '' : ', which aborts its signal'
   const text = `${hold} was garbage-collected without release(); it ends with its lease${told}`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
@@ -74,8 +72,10 @@ const CHILDHOOD = 50
 const young = new Table()
 let growing = false
 
-// Has a hold watched if it is not released before. The timer keeps no event loop alive.
+// Has a hold watched if it is not released before. The timer keeps no event loop alive. In a Worker it would end with the request
+// that has made it, and leave what others add where it is.
 function watchLater(id, hold) {
+  if (isPerRequest) return watch(hold)
   young.set(id, hold)
   if (growing) return
   growing = true
@@ -195,14 +195,17 @@ class Hold {
   }
 
   release() {
-    return (this.#released ??= releasing.hasSubscribers
+    return (this.#released ??= isListenedTo(releasing)
       ? releasing.tracePromise(() => this.#release(), { hold: this, lockName: this.name })
       : this.#release())
   }
 
   async #release() {
     const id = this.#id
-    let answer = answerTo(unwrap(release(id)))
+    const started = release(id)
+    // It can be released again, such as by the request of a Worker that it belongs to.
+    if (isRefusal(started)) queueMicrotask(() => (this.#released = undefined))
+    let answer = answerTo(unwrap(started))
     if (answer instanceof Promise) answer = await answer
     const known = holds.take(id)
     if (known instanceof Story) this.#known = known

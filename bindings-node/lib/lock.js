@@ -1,14 +1,12 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
-const diagnostics = require('node:diagnostics_channel')
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { answerTo, border, numberOf, reasonOf, resultOf, valueOf } = require('./border.js')
+const { acquiring, isListenedTo } = require('./channels.js')
 const { Hold, emitLost, knownOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
 const { calledFrom, keptAsGiven, lostAgain, surfaced, thing, unwrap } = require('./errors.js').internal
-
-const acquiring = diagnostics.tracingChannel('redlatch:acquire')
 
 const OWN = ['signal', 'key', 'hold', 'context']
 
@@ -52,7 +50,7 @@ class Lock {
   }
 
   acquire(options) {
-    if (!acquiring.hasSubscribers) return this.#acquire(options)
+    if (!isListenedTo(acquiring)) return this.#acquire(options)
     const { client } = this.#family
     return acquiring.tracePromise(() => this.#acquire(options), { client, lockName: this.name })
   }
@@ -97,7 +95,7 @@ class Lock {
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
     const known = knownOf(hold)
     if (known?.lock.#family.client !== this.#family.client || known.lock.name !== this.name) {
-      const given = known === undefined ? shown(hold) : `one of the lock ${JSON.stringify(known.lock.name)}`
+      const given = known === undefined ? shown(hold) : `one of the ${known.lock[thing]} ${JSON.stringify(known.lock.name)}`
       throw new InvalidArgumentError(`hold is ${given}; give it a Hold of this lock and this client`)
     }
     return this.#family.locks.reenter(known.id, names, values)

@@ -263,6 +263,6 @@ impl State {
 fn released() -> Error {
     Error::new(
         ErrorKind::NotOwner,
-        "this hold was released; acquire the lock again",
+        "this hold was released; acquire it again",
     )
 }

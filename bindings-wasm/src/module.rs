@@ -948,6 +948,6 @@ fn unknown() -> Error {
 fn released() -> Error {
     Error::new(
         ErrorKind::NotOwner,
-        "this hold was released; acquire the lock again",
+        "this hold was released; acquire it again",
     )
 }

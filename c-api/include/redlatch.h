@@ -155,7 +155,7 @@ enum {
     REDLATCH_LOST_FORCED = 4,
     /** The server could not be reached until the deadline. */
     REDLATCH_LOST_UNREACHABLE = 5,
-    /** The client was closed while the lock was held. */
+    /** The client was closed while it was held. */
     REDLATCH_LOST_CLOSED = 6
 };
 

@@ -424,6 +424,7 @@ function backendOf(module, platform) {
     // Asks for permits. `giveBack` is for those that have come before the caller is told, and gives up. It is noted first, because
     // the answer may come at once.
     take(giveBack, instance, name, ...numbers) {
+      if (!instance.isHere()) return refused(ELSEWHERE)
       const id = this.nextId()
       this.#taking.set(id, giveBack)
       return this.#ask(id, instance, name, numbers)
@@ -737,6 +738,7 @@ function backendOf(module, platform) {
   return {
     Border,
     isWasm: true,
+    isPerRequest: platform.request !== undefined,
     errorKinds: () => tables.errors,
     lostReasons: () => tables.reasons,
     options: () => tables.options,

@@ -68,6 +68,22 @@ const calls = {
     }
     return { refusals, isHeld: hold.isHeld }
   },
+
+  // Shows its hold and its permit to other requests until the latch is at 0, and releases both.
+  async show({ name, seats, latch }) {
+    await using client = await Client.connect(PUSHED)
+    const semaphore = client.plainSemaphore(seats)
+    await semaphore.trySetPermits(1)
+    shared = { hold: await client.lock(name).acquire(), permit: await semaphore.acquire() }
+    await client.latch(latch).wait()
+    await shared.permit.release()
+    return { released: await shared.hold.release(), available: await semaphore.available() }
+  },
+
+  async releaseShown() {
+    const { hold, permit } = shared
+    return [await hold.release().catch(told), await permit.release().catch(told)]
+  },
 }
 
 // All events of an object share its sockets and timers.

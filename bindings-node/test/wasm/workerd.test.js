@@ -13,6 +13,7 @@ const { after } = require('node:test')
 const tls = require('node:tls')
 const esbuild = require('esbuild')
 const redlatch = require('../../index.js')
+const { isListenedTo } = require('../../lib/channels.js')
 const { PACKAGE, freshName, shared, test, until } = require('../support/index.js')
 
 const context = shared()
@@ -100,6 +101,7 @@ async function ask(call, words = {}) {
 }
 
 const isThere = (name) => until(async () => (await context.redis.send('EXISTS', name)) === 1)
+const isListenedFor = async (channel) => (await context.redis.send('PUBSUB', 'NUMSUB', channel))[1] > 0
 const isGone = async (name) => assert.equal(await context.redis.send('EXISTS', name), 0)
 
 test('it exports the same names as in Node.js', async () => {
@@ -121,7 +123,7 @@ test('a request that waits for another one is woken by its release', async () =>
   const holding = ask('hold', { name, latch })
   await isThere(name)
   const waiting = ask('acquire', { name })
-  await until(async () => (await context.redis.send('PUBSUB', 'NUMSUB', `redisson_lock__channel:{${name}}`))[1] === 1)
+  await until(() => isListenedFor(`redisson_lock__channel:{${name}}`))
   const began = performance.now()
   await context.client.latch(latch).countDown()
   await holding
@@ -187,6 +189,18 @@ test('the client of another request is refused with the remedy, and disturbs no 
   await isThere(name)
 })
 
+test('what another request was refused to release is released by its own', async () => {
+  const [name, seats, latch] = [freshName(), freshName(), freshName()]
+  await context.client.latch(latch).trySetCount(1)
+  const showing = ask('show', { name, seats, latch })
+  await until(() => isListenedFor(`redisson_countdownlatch__channel__{${latch}}`))
+  const refusals = await ask('releaseShown')
+  assert.deepEqual(refusals.map((error) => error?.name), Array(2).fill('InvalidArgumentError'))
+  await context.client.latch(latch).countDown()
+  assert.deepEqual(await showing, { released: true, available: 1 })
+  await isGone(name)
+})
+
 test('a Durable Object keeps its client and its hold from event to event', async () => {
   const name = freshName()
   assert.deepEqual([await ask('keep', { name }), await ask('keep', { name })], [1, 1])
@@ -214,7 +228,18 @@ test('the example serves requests, one after the other for each path', async () 
   await bundle({ entryPoints: [join(EXAMPLE, 'worker.mjs')] })
   copyFileSync(join(EXAMPLE, 'workerd.capnp'), join(folder, 'workerd.capnp'))
   const served = await serve('workerd.capnp')
-  const answers = await Promise.all([1, 2, 3].map(() => fetch(`${served}/a`)))
-  assert.deepEqual(await Promise.all(answers.map((answer) => answer.text())), Array(3).fill('held worker:/a\n'))
+  const hold = await context.client.lock('worker:/a').acquire()
+  const answers = [1, 2, 3].map(() => fetch(`${served}/a`))
+  await until(() => isListenedFor('redisson_lock__channel:{worker:/a}'))
+  assert.equal(await (await fetch(`${served}/b`)).text(), 'held worker:/b\n')
+  await hold.release()
+  for (const answer of answers) assert.match(await (await answer).text(), /^(held worker:\/a|another request is at it, come again)\n$/)
   await isGone('worker:/a')
+})
+
+test('a channel is listened to where the runtime tells so by a method', () => {
+  for (const told of [false, true]) {
+    assert.equal(isListenedTo({ hasSubscribers: told }), told)
+    assert.equal(isListenedTo({ listens: told, hasSubscribers() { return this.listens } }), told)
+  }
 })

@@ -177,7 +177,7 @@ class Dispatcher:
         for kind, level, lock, text in client._core.events():
             if observer is not None:
                 observer(client, kind, lock)
-            about = f"lock {lock!r}: " if lock is not None else ""
+            about = f"{lock!r}: " if lock is not None else ""
             extra = {"redlatch_event": kind, "redlatch_lock": lock}
             logger.log(LEVELS[level], "%s%s", about, text, extra=extra)
 

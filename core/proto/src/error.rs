@@ -95,7 +95,7 @@ table! {
         Stolen = 3, "stolen", false, "Somebody else holds the name, or other data lies there.";
         Forced = 4, "forced", false, "The lock was force-released through this client.";
         Unreachable = 5, "unreachable", false, "The server could not be reached until the deadline.";
-        Closed = 6, "closed", false, "The client was closed while the lock was held.";
+        Closed = 6, "closed", false, "The client was closed while it was held.";
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn not_replicated(wanted: u32, got: u32) -> Error {
 pub(super) fn unconnected(wait: Option<Duration>) -> Error {
     let wait = wait.unwrap_or_default();
     let text = format!(
-        "there was no connection to the server within {wait:?}, so nobody knows whether somebody holds the lock; \
+        "there was no connection to the server within {wait:?}, so its state is not known; \
          check address and network, that the server answers there, and whether it wants TLS (rediss://) or not"
     );
     Error::new(ErrorKind::Unavailable, text)
@@ -50,7 +50,7 @@ pub(super) fn unconnected(wait: Option<Duration>) -> Error {
 pub(super) fn unheard(wait: Option<Duration>) -> Error {
     let wait = wait.unwrap_or_default();
     let text = format!(
-        "the server did not answer within {wait:?}, so nobody knows whether somebody holds the lock; look whether the \
+        "the server did not answer within {wait:?}, so its state is not known; look whether the \
          server is overloaded or paused, or wait longer"
     );
     Error::new(ErrorKind::Unavailable, text)

@@ -1,6 +1,6 @@
 //! Clients that count together in virtual time, with a network that loses, delays and doubles what
-//! they send, and a server that refuses some of it. Permits are taken away and drained meanwhile, and clients close. The server's own
-//! record is the truth.
+//! they send, and a server that refuses some of it. Permits are taken away and drained meanwhile,
+//! and clients close. The server's own record is the truth.
 //!
 //! After every step:
 //!
