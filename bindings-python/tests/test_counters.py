@@ -401,14 +401,16 @@ def test_what_a_task_holds_goes_back_with_its_loop(name: str, look: redis.Redis,
     client = aio.Client()
     lock, seats = name + ":lock", client.plain_semaphore(name)
 
-    async def hold() -> None:
+    async def hold(inside: asyncio.Event) -> None:
         async with client.lock(lock), seats:
+            inside.set()
             await asyncio.Event().wait()
 
     async def begin() -> None:
         await seats.try_set_permits(2)
-        begun.append(asyncio.ensure_future(hold()))
-        await soon(lambda: look.get(name) == "1")
+        inside = asyncio.Event()
+        begun.append(asyncio.ensure_future(hold(inside)))
+        await inside.wait()
 
     async def replace() -> None:
         # A block of this loop is entered last, and stays entered.
