@@ -74,9 +74,8 @@ pub(super) struct State {
     pub(super) streak: usize,
     /// When the streak is forgotten, if nobody waits here until then.
     pub(super) forgotten: Option<Moment>,
-    /// When a number was asked for that was told not to be below 0. The last one that was told
-    /// counts.
-    pub(super) not_below: Option<Moment>,
+    /// Until when the last number that was told counts as not below 0.
+    pub(super) not_below_until: Moment,
     /// When the head tries again by itself.
     pub(super) retry: Option<Moment>,
     /// Nothing new is sent before, because the server refused the last command.
@@ -264,7 +263,10 @@ impl State {
             waiting.and_then(|command| command.retry.into_iter().chain(command.ends()).min());
         let idle = self.channel.as_ref().and_then(|channel| channel.idle_until);
         let all = [self.retry, self.rest, self.forgotten, command, idle];
-        all.into_iter().flatten().min()
+        // Optimized, a comparison of what is there looks at what is not, of which memcheck would tell.
+        let never = Moment(u64::MAX);
+        let due = all.map(|at| at.unwrap_or(never)).into_iter().min();
+        due.filter(|at| *at != never)
     }
 
     /// The next command, if there is something to do.

@@ -500,11 +500,9 @@ impl Counting {
     /// below 0: then it takes the permits. Another client may have made it so since it was told, so
     /// it is trusted for no longer than a waiter waits to look again.
     fn pass_on(&mut self, cx: &mut Context, key: &CounterKey) {
-        let (now, recheck) = (cx.now, cx.config.recheck);
-        let is_trusted = |asked: Moment| now <= asked.after(recheck);
         while let Some(state) = self.counters.get_mut(key)
             && state.streak < tuning::TRADES
-            && state.not_below.is_some_and(is_trusted)
+            && cx.now < state.not_below_until
             && let Some((id, permits)) = state.first(&self.callers)
             && let Some(wish) = state.wishes.front_mut()
             && let Some(rest) = wish.given().and_then(|given| given.checked_sub(permits))
@@ -766,7 +764,10 @@ impl Counting {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        state.not_below = (left >= 0).then(|| command.unsettled.unwrap_or(sent));
+        state.not_below_until = match left {
+            ..0 => Moment::default(),
+            0.. => command.unsettled.unwrap_or(sent).after(cx.config.recheck),
+        };
         let Change::Trade { given, .. } = change else {
             // More permits wake those who wait here too.
             if left > 0 {
