@@ -2,8 +2,8 @@
 // Metrics and spans of all clients of this thread, by OpenTelemetry. They are made of what is published on the diagnostics
 // channels; docs/metrics.md lists the names.
 
-const diagnostics = require('node:diagnostics_channel')
 const { SpanKind, SpanStatusCode, context, metrics, trace } = require('@opentelemetry/api')
+const channels = require('./lib/channels.js')
 const { statsReader } = require('./lib/names.js')
 const { version } = require('./package.json')
 
@@ -160,15 +160,14 @@ function instrument({ meterProvider = metrics, tracerProvider = trace } = {}) {
     clients.tell(client, kind)
     events.add(1, { 'redlatch.event.kind': kind })
   })
-  const channels = [
-    [diagnostics.tracingChannel('redlatch:acquire'), acquire],
-    [diagnostics.tracingChannel('redlatch:release'), release],
+  const subscriptions = [
+    [channels.acquiring, acquire],
+    [channels.releasing, release],
+    [channels.events, event],
   ]
-  for (const [channel, subscribers] of channels) channel.subscribe(subscribers)
-  diagnostics.subscribe('redlatch', event)
+  for (const [channel, subscriber] of subscriptions) channel.subscribe(subscriber)
   return function stop() {
-    for (const [channel, subscribers] of channels) channel.unsubscribe(subscribers)
-    diagnostics.unsubscribe('redlatch', event)
+    for (const [channel, subscriber] of subscriptions) channel.unsubscribe(subscriber)
     for (const end of observed) end()
   }
 }

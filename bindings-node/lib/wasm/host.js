@@ -418,20 +418,19 @@ function backendOf(module, platform) {
 
     // Asks for something with an answer: its number, or why it is not even asked.
     ask(instance, name, ...numbers) {
-      return this.#ask(this.nextId(), instance, name, numbers)
+      return this.#ask(undefined, instance, name, numbers)
     }
 
-    // Asks for permits. `giveBack` is for those that have come before the caller is told, and gives up. It is noted first, because
-    // the answer may come at once.
+    // Asks for permits. `giveBack` is for those that have come before the caller is told, and gives up.
     take(giveBack, instance, name, ...numbers) {
+      return this.#ask(giveBack, instance, name, numbers)
+    }
+
+    #ask(giveBack, instance, name, numbers) {
       if (!instance.isHere()) return refused(ELSEWHERE)
       const id = this.nextId()
-      this.#taking.set(id, giveBack)
-      return this.#ask(id, instance, name, numbers)
-    }
-
-    #ask(id, instance, name, numbers) {
-      if (!instance.isHere()) return refused(ELSEWHERE)
+      // Noted first, because the answer may come at once.
+      if (giveBack !== undefined) this.#taking.set(id, giveBack)
       this.#asked.set(id, instance)
       this.#waiting += 1
       if (this.#waiting === 1) instance.keepAlive(true)
