@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from permit_soak import Caller, PermitWorker
+from server import eventually
 from soak import OTHER, Soak
 from world import PATIENCE, Redis
 
@@ -208,9 +209,8 @@ class CounterSoak(Soak):
         for worker in self.workers:
             for caller in worker.callers:  # type: ignore[attr-defined]
                 caller.join(2 * PATIENCE)
-        end = time.monotonic() + PATIENCE
-        while self.left() and time.monotonic() < end:
-            time.sleep(0.05)  # a number tells nobody that it has changed
+        with suppress(RuntimeError):  # what is left then is told below
+            eventually(lambda: not self.left(), "every number is as told", PATIENCE)
         self.books.wrong += self.left()
         for name, waiting in self.gates.items():
             is_shut = self.books.numbers[name] > 0
