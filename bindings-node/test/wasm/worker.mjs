@@ -100,6 +100,12 @@ export class Keeper extends DurableObject {
     return this.signal.reason.reason
   }
 
+  // Forgets the hold.
+  async forget(name) {
+    this.client ??= await Client.connect()
+    await this.client.lock(name, { watchdogLease: 1000 }).acquire()
+  }
+
   async end() {
     await this.hold.release()
     await this.client.close()
@@ -108,6 +114,8 @@ export class Keeper extends DurableObject {
 
 calls.keep = ({ name }, { KEEPER }) => KEEPER.getByName('one').next(name)
 calls.lost = (_, { KEEPER }) => KEEPER.getByName('one').lost()
+calls.forget = ({ name }, { KEEPER }) => KEEPER.getByName('forgetful').forget(name)
+calls.collect = () => globalThis.gc()
 calls.end = (_, { KEEPER }) => KEEPER.getByName('one').end()
 
 export default {

@@ -74,6 +74,7 @@ function configuration() {
   const object = '  durableObjectNamespaces = [(className = "Keeper", uniqueKey = "keeper")],\n  durableObjectStorage = (inMemory = void),\n'
   return example
     .replace('trustBrowserCas = true', trusted)
+    .replace('services = [', 'v8Flags = ["--expose-gc"],\n  services = [')
     .replace('bindings = [', `bindings = [(name = "KEEPER", durableObjectNamespace = "Keeper"), `)
     .replace(/\);\s*$/, `${object});\n`)
 }
@@ -208,6 +209,16 @@ test('a Durable Object keeps its client and its hold from event to event', async
   await context.redis.send('DEL', name)
   assert.equal(await losing, 'deleted')
   await ask('end')
+})
+
+test('a hold that is forgotten in a Durable Object ends with its lease, although its client goes on', async () => {
+  const name = freshName()
+  await ask('acquire', { name: freshName() }) // a request that has ended, with its timers
+  await ask('forget', { name })
+  await until(async () => {
+    await ask('collect')
+    return (await context.redis.send('EXISTS', name)) === 0
+  })
 })
 
 test('the package may be loaded in a request, and used in others', async () => {
