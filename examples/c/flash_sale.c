@@ -73,6 +73,7 @@ static void *work(void *unused)
 int main(int argc, char **argv)
 {
     redlatch_client *client = NULL;
+    redlatch_options *options = NULL;
     pthread_t threads[MOST_WORKERS];
     int workers = argc > 2 ? atoi(argv[2]) : 0;
     int worker, status = 0;
@@ -82,11 +83,14 @@ int main(int argc, char **argv)
         return 2;
     }
     shop = argv[1];
-    if (redlatch_client_open(NULL, NULL, &client) != 0 ||
+    /* A client passes the lock on among its workers once, then other programs have their turn. */
+    if (redlatch_options_new(&options) != 0 || redlatch_options_set(options, "handover_limit", "1") != 0 ||
+        redlatch_client_open(NULL, options, &client) != 0 ||
         (argc == 3 && redlatch_lock_new(client, "flash-sale", NULL, &lock) != 0)) {
         failed("open");
         return 1;
     }
+    redlatch_options_free(options);
     puts("ready"); /* the sale begins for everybody at once */
     fflush(stdout);
     getchar();

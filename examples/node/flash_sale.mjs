@@ -28,7 +28,8 @@ async function work(lock) {
   while (await (flag ? sell() : lock.using(sell)));
 }
 
-const client = await Client.connect()
+// A client passes the lock on among its workers once, then other programs have their turn.
+const client = await Client.connect({ handoverLimit: 1 })
 const lock = client.lock('flash-sale')
 
 console.log('ready') // the sale begins for everybody at once

@@ -37,7 +37,8 @@ def work(client: redlatch.Client, shop: Path, locked: bool) -> None:
 def main(shop: str, workers: str, *flags: str) -> int:
     failures: list[threading.ExceptHookArgs] = []
     threading.excepthook = failures.append
-    with redlatch.Client() as client:
+    # A client passes the lock on among its workers once, then other programs have their turn.
+    with redlatch.Client(handover_limit=1) as client:
         client.connect()
         print("ready", flush=True)  # the sale begins for everybody at once
         sys.stdin.readline()

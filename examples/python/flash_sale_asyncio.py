@@ -34,7 +34,8 @@ async def work(client: aio.Client, shop: Path, locked: bool) -> None:
 
 
 async def main(shop: str, workers: str, *flags: str) -> None:
-    async with aio.Client() as client:
+    # A client passes the lock on among its workers once, then other programs have their turn.
+    async with aio.Client(handover_limit=1) as client:
         await client.connect()
         print("ready", flush=True)  # the sale begins for everybody at once
         await asyncio.to_thread(sys.stdin.readline)
