@@ -319,6 +319,51 @@ impl Client {
         })
     }
 
+    /// Several locks as one, with the client's default options: all of these names, or none of them.
+    /// No I/O.
+    ///
+    /// Give the names in any order: every client waits for them in the same order, so no two callers
+    /// wait for each other. An acquisition of free names takes one round trip on one server, for up
+    /// to 32 of them. While it waits, it keeps the names before the one that it waits for. The loss of
+    /// one is the loss of the whole.
+    ///
+    /// # Errors
+    /// `invalid_argument` for no name, a name given twice, or a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let both = client.multi_lock(["account:7", "account:3"])?;
+    /// let guard = both.acquire().await?;
+    /// // Nobody else touches one of the two.
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn multi_lock<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Result<Lock> {
+        let locks = names.into_iter().map(|name| self.lock(name.as_ref()));
+        Lock::multi(self.0.clone(), locks.collect::<Result<_>>()?)
+    }
+
+    /// Several locks as one, each of its own kind and options: locks, sides of read-write locks,
+    /// semaphores ([`Semaphore::as_lock`]), even multi locks. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument`, as [`multi_lock`](Client::multi_lock), and for a lock of another client.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let (prices, order) = (client.rw_lock("prices")?, client.lock("orders:42")?);
+    /// let both = client.multi_lock_of([prices.read(), &order])?;
+    /// let guard = both.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn multi_lock_of<'a>(&self, locks: impl IntoIterator<Item = &'a Lock>) -> Result<Lock> {
+        Lock::multi(self.0.clone(), locks.into_iter().cloned().collect())
+    }
+
     /// A semaphore that gets `limit` permits when it has none yet; with 0, others set that. No I/O.
     ///
     /// # Errors
@@ -901,10 +946,8 @@ impl Running {
     }
 
     fn prepare(self: &Arc<Self>, request: &Request) -> RequestId {
-        if let Request::Acquire {
-            key: key @ (OwnerKey::Thread(_) | OwnerKey::Flow { .. }),
-            ..
-        } = request
+        if let Request::Acquire { key, .. } | Request::AcquireAll { key, .. } = request
+            && let OwnerKey::Thread(_) | OwnerKey::Flow { .. } = key
         {
             owner::note_thread(*key, self);
         }

@@ -344,7 +344,8 @@ impl Guard {
     /// Enters the lock once more, as the same owner and on the same terms as this guard.
     ///
     /// # Errors
-    /// `lost` when the hold is lost, `not_owner` when it was released, `unavailable`.
+    /// `lost` when the hold is lost, `not_owner` when it was released, `unavailable`. A multi lock
+    /// answers `invalid_argument`: acquire it once more with its key.
     ///
     /// # Cancel safety
     /// Dropping the operation leaves the hold as it was.
@@ -376,6 +377,11 @@ impl Guard {
         let Some(armed) = &self.0 else {
             return Operation::failed(spent());
         };
+        if armed.cell.kind == Kind::Multi {
+            let text =
+                "a multi lock is not entered by its guard; acquire it once more with the same key";
+            return Operation::failed(armed.cell.named(Error::invalid(text)));
+        }
         // The new guard alone is responsible for its level.
         let terms = Terms {
             tied: false,

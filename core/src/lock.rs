@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::client::{ClientInner, Running};
 use crate::clock;
 use crate::completion_queue::Outcome;
-use crate::engine::{Request, Target};
+use crate::engine::{Part, Request, Target};
 use crate::error::{Error, ErrorKind, LostReason, Result, Thing};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
@@ -15,7 +15,7 @@ use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
 use crate::owner::ReentryKey;
-use crate::wire::{Form, Holder, Inspection, Name, Permits, names};
+use crate::wire::{Form, Holder, Inspection, Kind, Name, Permits, names};
 
 /// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
@@ -37,6 +37,8 @@ pub struct Lock {
     client: Arc<ClientInner>,
     pub(crate) name: Name,
     options: Arc<LockOptions>,
+    /// The locks of a multi lock, in the order of their names. `None` for any other lock.
+    parts: Option<Arc<[Lock]>>,
 }
 
 impl Lock {
@@ -45,13 +47,70 @@ impl Lock {
             client,
             name: options.kind.key(name),
             options,
+            parts: None,
         }
+    }
+
+    /// The multi lock of these locks.
+    ///
+    /// # Errors
+    /// `invalid_argument`.
+    pub(crate) fn multi(client: Arc<ClientInner>, locks: Vec<Lock>) -> Result<Self> {
+        let mut parts: Vec<Lock> = Vec::with_capacity(locks.len());
+        for lock in locks {
+            if !Arc::ptr_eq(&lock.client, &client) {
+                let text = "this lock is of another client; make each lock of a multi lock by the client that makes the multi lock";
+                return Err(lock.blamed(Error::invalid(text)));
+            }
+            match lock.parts {
+                Some(inner) => parts.extend(inner.iter().cloned()),
+                None => parts.push(lock),
+            }
+        }
+        // Every client waits for names in the same order, so none waits for another in a circle.
+        parts.sort_by(|one, other| one.name.cmp(&other.name));
+        let Some(first) = parts.first() else {
+            let text = "a multi lock of no names; give it at least one";
+            return Err(Error::invalid(text));
+        };
+        let twice = parts.windows(2).find(|pair| pair[0].name == pair[1].name);
+        if let Some([twice, _]) = twice {
+            let text = "a multi lock has this name twice; give it each name once";
+            return Err(twice.blamed(Error::invalid(text)));
+        }
+        let options = LockOptions {
+            kind: Kind::Multi,
+            limit: 0,
+            ..(*first.options).clone()
+        };
+        let names: Vec<&str> = parts.iter().map(|part| &*part.name).collect();
+        Ok(Lock {
+            name: names.join(", ").into(),
+            options: client.shared(options),
+            parts: Some(parts.into()),
+            client,
+        })
+    }
+
+    /// The locks of a multi lock, in the order in which it waits for them. Empty for any other lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let both = client.multi_lock(["account:7", "account:3"])?;
+    /// let names: Vec<&str> = both.parts().iter().map(|lock| lock.name()).collect();
+    /// assert_eq!(names, ["account:3", "account:7"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn parts(&self) -> &[Lock] {
+        self.parts.as_deref().unwrap_or_default()
     }
 
     /// A lock of another name with the same options. No I/O.
     ///
     /// # Errors
-    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long, and for a multi lock.
     ///
     /// # Examples
     /// ```no_run
@@ -61,6 +120,9 @@ impl Lock {
     /// # }
     /// ```
     pub fn named(&self, name: &str) -> Result<Lock> {
+        if self.parts.is_some() {
+            return Err(self.blamed(Error::of_no_key()));
+        }
         Ok(Lock::new(
             self.client.clone(),
             names::name(name)?,
@@ -68,7 +130,8 @@ impl Lock {
         ))
     }
 
-    /// The name as it is in Redis: some kinds put a prefix before the given name.
+    /// The name as it is in Redis: some kinds put a prefix before the given name. A multi lock has the
+    /// names of its locks here, in their order, with commas.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -195,12 +258,29 @@ impl Lock {
         if let Err(error) = options.validate_for(&self.options) {
             return Operation::failed(self.blamed(error));
         }
-        let request = Request::Acquire {
-            name: self.name.clone(),
-            key: options.key.into(),
-            wait: options.wait,
-            terms: self.options.terms(&options),
-            token: options.token,
+        let (name, key, wait) = (self.name.clone(), options.key.into(), options.wait);
+        let terms = self.options.terms(&options);
+        let request = match &self.parts {
+            None => Request::Acquire {
+                name,
+                key,
+                wait,
+                terms,
+                token: options.token,
+            },
+            Some(parts) => {
+                let part = |lock: &Lock| Part {
+                    name: lock.name.clone(),
+                    terms: lock.options.terms(&options),
+                };
+                Request::AcquireAll {
+                    name,
+                    parts: parts.iter().map(part).collect(),
+                    key,
+                    wait,
+                    terms,
+                }
+            }
         };
         self.ask(request, finish)
             .in_span(log::acquisition(&self.name))
@@ -851,6 +931,28 @@ impl Hold {
             .map_or(Duration::ZERO, |cell| now.until(cell.deadline()))
     }
 
+    /// The holds of a multi lock, in the order of its names: each has an owner and, with fencing, a
+    /// token of its own. Empty for any other lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// # let both = client.multi_lock(["account:3", "account:7"])?;
+    /// let guard = both.acquire().await?;
+    /// for part in guard.hold().parts() {
+    ///     println!("{}: {:?}", part.owner(), part.fencing_token());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn parts(&self) -> Vec<Hold> {
+        let Some((cell, running)) = &self.view else {
+            return Vec::new();
+        };
+        let parts = cell.parts().iter();
+        parts.map(|part| Hold::of(part, running)).collect()
+    }
+
     /// How many levels the hold has; zero when there is none.
     pub fn count(&self) -> u32 {
         self.cell().map_or(0, |cell| cell.count())
@@ -895,9 +997,14 @@ impl Hold {
         }
     }
 
-    /// The owner as it is in Redis; empty when there is no hold. See [`Guard::owner`].
+    /// The owner as it is in Redis; empty when there is no hold. See [`Guard::owner`]. A multi lock has
+    /// the owners of its [`parts`](Hold::parts) here, with commas.
     pub fn owner(&self) -> String {
         match &self.view {
+            Some((cell, _)) if !cell.parts().is_empty() => {
+                let owners: Vec<String> = self.parts().iter().map(Hold::owner).collect();
+                owners.join(", ")
+            }
             Some((cell, running)) => cell.form().owner(running.uuid(), cell.owner),
             None => String::new(),
         }

@@ -620,6 +620,10 @@ impl LockOptions {
 
     /// Checks what only some kinds of lock have.
     pub(crate) fn validate_kind(&self) -> Result<()> {
+        if self.kind == Kind::Multi {
+            let text = "kind is \"multi\", which is made of locks; make it by multi_lock";
+            return Err(Error::invalid(text));
+        }
         if self.kind == Kind::Read && (self.fencing || self.fencing_expires) {
             let text = "fencing is true, but a reader changes nothing and draws no token; leave it out for the kind read";
             return Err(Error::invalid(text));

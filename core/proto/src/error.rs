@@ -206,6 +206,7 @@ impl LostReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thing {
     Lock,
+    MultiLock,
     Semaphore,
     Latch,
 }
@@ -214,6 +215,7 @@ impl fmt::Display for Thing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Thing::Lock => "lock",
+            Thing::MultiLock => "multi lock",
             Thing::Semaphore => "semaphore",
             Thing::Latch => "latch",
         })
@@ -368,6 +370,13 @@ impl Error {
         let text = "the caller has the read lock and would wait for itself: release the read lock first, or acquire the \
                     write lock before the read lock";
         Self::new(ErrorKind::WouldDeadlock, text)
+    }
+
+    /// A multi lock was asked for what only a lock with a key of its own has.
+    #[doc(hidden)]
+    pub fn of_no_key() -> Self {
+        let text = "a multi lock has no key of its own; ask each of its locks";
+        Self::new(ErrorKind::InvalidArgument, text)
     }
 
     /// The caller has no hold on the lock.

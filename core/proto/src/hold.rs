@@ -26,6 +26,14 @@ const RELEASED: u8 = u8::MAX;
 /// This bit of the deadline is set when a reader has observed that the deadline has passed.
 const PASSED: u64 = 1 << 63;
 
+/// What few holds have.
+enum Rare {
+    /// The caller's own token at the key.
+    Token(Arc<str>),
+    /// The holds of a multi lock, in the order of its names.
+    Parts(Box<[Arc<HoldCell>]>),
+}
+
 /// The shared view of one hold.
 pub struct HoldCell {
     pub name: Name,
@@ -34,8 +42,8 @@ pub struct HoldCell {
     pub kind: Kind,
     /// The permits that it has of a semaphore.
     permits: u16,
-    /// The caller's own token at the key, if it chose one. Boxed, because most do not.
-    value: Option<Box<Arc<str>>>,
+    /// What few holds have. Boxed, because most have neither.
+    rare: Option<Box<Rare>>,
     /// The fencing token; 0 if none was asked for.
     token: u64,
     /// In microseconds, as a [`Moment`]. Once the bit [`PASSED`] is set, it no longer changes.
@@ -57,7 +65,7 @@ impl HoldCell {
             owner,
             kind: form.kind,
             permits: form.permits,
-            value: form.token.map(Box::new),
+            rare: form.token.map(|token| Box::new(Rare::Token(token))),
             token: token.unwrap_or(0),
             deadline: AtomicU64::new(0),
             count: AtomicU32::new(0),
@@ -67,23 +75,55 @@ impl HoldCell {
         }
     }
 
+    /// The hold of a multi lock. It is held while each of `parts` is.
+    pub fn of_parts(
+        name: Name,
+        key: OwnerKey,
+        owner: OwnerId,
+        parts: Box<[Arc<HoldCell>]>,
+    ) -> Self {
+        let form = Form {
+            kind: Kind::Multi,
+            ..Form::default()
+        };
+        HoldCell {
+            rare: Some(Box::new(Rare::Parts(parts))),
+            ..HoldCell::new(name, key, owner, form, None)
+        }
+    }
+
+    /// The holds of a multi lock, in the order of its names. Empty for any other lock.
+    pub fn parts(&self) -> &[Arc<HoldCell>] {
+        match self.rare.as_deref() {
+            Some(Rare::Parts(parts)) => parts,
+            _ => &[],
+        }
+    }
+
+    fn value(&self) -> Option<&Arc<str>> {
+        match self.rare.as_deref() {
+            Some(Rare::Token(token)) => Some(token),
+            _ => None,
+        }
+    }
+
     /// How the hold is stored in Redis.
     pub fn form(&self) -> Form {
         Form {
             kind: self.kind,
-            token: self.value.as_deref().cloned(),
+            token: self.value().cloned(),
             permits: self.permits,
         }
     }
 
     /// Whether the caller chose a token of its own for the key.
     pub fn has_value(&self) -> bool {
-        self.value.is_some()
+        self.value().is_some()
     }
 
     /// Whether the caller chose this token for the key.
     pub fn has_token(&self, token: &str) -> bool {
-        self.value.as_deref().is_some_and(|value| **value == *token)
+        self.value().is_some_and(|value| **value == *token)
     }
 
     /// The fencing token drawn with the first acquisition.
@@ -93,7 +133,9 @@ impl HoldCell {
 
     /// The moment after which the hold is no longer trusted.
     pub fn deadline(&self) -> Moment {
-        Moment(self.deadline.load(Ordering::Acquire) & !PASSED)
+        let own = || Moment(self.deadline.load(Ordering::Acquire) & !PASSED);
+        let parts = self.parts().iter().map(|part| part.deadline());
+        parts.min().unwrap_or_else(own)
     }
 
     /// The number of levels.
@@ -103,7 +145,11 @@ impl HoldCell {
 
     /// Whether the hold can be relied on at `now`.
     pub fn is_held(&self, now: Moment) -> bool {
-        self.state.load(Ordering::Acquire) == LIVE && !self.has_passed(now)
+        self.state.load(Ordering::Acquire) == LIVE
+            && match self.parts() {
+                [] => !self.has_passed(now),
+                parts => parts.iter().all(|part| part.is_held(now)),
+            }
     }
 
     /// Whether the deadline has passed at `now`. Once a reader has observed that, it stays so: the
@@ -131,7 +177,8 @@ impl HoldCell {
     /// noticed it: a process that was paused must not trust its hold when it continues.
     pub fn lost(&self, now: Moment) -> Option<LostReason> {
         match self.state.load(Ordering::Acquire) {
-            LIVE => self.has_passed(now).then_some(LostReason::Expired),
+            LIVE if self.parts().is_empty() => self.has_passed(now).then_some(LostReason::Expired),
+            LIVE => self.parts().iter().find_map(|part| part.lost(now)),
             RELEASED => None,
             reason => LostReason::from_number(reason),
         }
@@ -262,5 +309,27 @@ mod tests {
             (Some(LostReason::Expired), Moment(200))
         );
         assert!(!cell.is_held(Moment(150)));
+    }
+
+    #[test]
+    fn a_multi_lock_is_held_while_each_part_is() {
+        let part = |name: &str, deadline| {
+            let cell = HoldCell::new(name.into(), OwnerKey::Once, 1, Form::default(), None);
+            assert!(cell.set_deadline(Moment(deadline)));
+            Arc::new(cell)
+        };
+        let (a, b) = (part("a", 100), part("b", 50));
+        let parts = Box::new([a.clone(), b.clone()]);
+        let cell = HoldCell::of_parts("a, b".into(), OwnerKey::Once, 2, parts);
+        assert_eq!(cell.deadline(), Moment(50));
+        assert!(cell.is_held(Moment(49)) && cell.lost(Moment(49)).is_none());
+        assert!(b.set_deadline(Moment(200)));
+        assert!(cell.is_held(Moment(99)));
+        assert_eq!(cell.lost(Moment(100)), Some(LostReason::Expired));
+        let (a, b) = (part("a", 100), part("b", 100));
+        let cell = HoldCell::of_parts("a, b".into(), OwnerKey::Once, 2, Box::new([a, b.clone()]));
+        assert!(b.set_lost(LostReason::Deleted));
+        assert!(!cell.is_held(Moment(1)));
+        assert_eq!(cell.lost(Moment(1)), Some(LostReason::Deleted));
     }
 }

@@ -278,6 +278,9 @@ impl PendingRequest {
         match &self.request {
             Request::Acquire {
                 wait: Some(wait), ..
+            }
+            | Request::AcquireAll {
+                wait: Some(wait), ..
             } if !wait.is_zero() => tuning::INLINE_TICK.min(*wait),
             _ => tuning::INLINE_TICK,
         }

@@ -1,5 +1,6 @@
 //! The context of every object of the engine: the data for its decisions, and the outputs.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ pub(super) struct Call {
     pub(super) sent: Moment,
 }
 
+/// Marks a request that the engine makes to itself, for a part of a multi lock.
+pub(super) const IS_PART: RequestId = 1 << 63;
+
 /// The time, the outputs, the calls in flight, the timers and the links.
 ///
 /// A method of a hold, a waiter or a clean-up that has to send or to answer takes this, and not the
@@ -72,6 +76,8 @@ pub(super) struct Context {
     pub(super) first_owner: OwnerId,
     pub(super) links: Links,
     pub(super) calls: SmallMap<CallId, Call>,
+    /// The answers about parts of multi locks.
+    pub(super) parts: VecDeque<(RequestId, Result<Done>)>,
     /// The hold on which a request waits that re-enters, releases or extends it.
     pub(super) callers: SmallMap<RequestId, OwnerId>,
     pub(super) timers: Timers,
@@ -92,6 +98,7 @@ impl Context {
             first_owner: 0,
             links: Links::default(),
             calls: SmallMap::default(),
+            parts: VecDeque::new(),
             callers: SmallMap::default(),
             timers: Timers::default(),
         }
@@ -136,23 +143,26 @@ impl Context {
 
     pub(super) fn complete(&mut self, id: RequestId, done: Done) {
         self.callers.remove(&id);
-        self.out.push(Output::Complete {
-            id,
-            result: Ok(done),
-        });
+        self.give(id, Ok(done));
     }
 
     pub(super) fn fail(&mut self, id: RequestId, error: Error) {
         self.callers.remove(&id);
         match error.kind() {
+            _ if id & IS_PART != 0 => {}
             ErrorKind::Timeout => self.counters.timeouts.add(1),
             ErrorKind::Cancelled => self.counters.cancelled.add(1),
             _ => {}
         }
-        self.out.push(Output::Complete {
-            id,
-            result: Err(error),
-        });
+        self.give(id, Err(error));
+    }
+
+    fn give(&mut self, id: RequestId, result: Result<Done>) {
+        if id & IS_PART == 0 {
+            self.out.push(Output::Complete { id, result });
+        } else {
+            self.parts.push_back((id, result));
+        }
     }
 
     /// Answers a caller, if there is one.

@@ -89,6 +89,15 @@ pub enum Request {
         terms: Terms,
         token: Option<Arc<str>>,
     },
+    /// Acquire all of these locks, which are in the order of their names, as one. `name` stands for
+    /// all of them; the kind of `terms` is [`Kind::Multi`]. `wait` as in `Acquire`.
+    AcquireAll {
+        name: Name,
+        parts: Arc<[Part]>,
+        key: OwnerKey,
+        wait: Option<Duration>,
+        terms: Terms,
+    },
     /// Give back one level.
     Release(Target),
     /// Make the lock live at least `lease` from now.
@@ -134,7 +143,7 @@ impl Request {
     pub fn name(&self) -> &'static str {
         match self {
             Request::Connect => "connect",
-            Request::Acquire { .. } => "acquire",
+            Request::Acquire { .. } | Request::AcquireAll { .. } => "acquire",
             Request::Release(_) => "release",
             Request::Extend { .. } => "extend",
             Request::ReleaseToken { .. } => "release_token",
@@ -169,7 +178,9 @@ impl Request {
     /// The thing that it is about, for errors. The hold of a level knows its own.
     pub fn thing(&self) -> Thing {
         match self {
-            Request::Acquire { terms, .. } => terms.kind.thing(),
+            Request::Acquire { terms, .. } | Request::AcquireAll { terms, .. } => {
+                terms.kind.thing()
+            }
             Request::Release(Target::Key { kind, .. })
             | Request::Extend {
                 target: Target::Key { kind, .. },
@@ -200,6 +211,7 @@ impl Request {
     pub fn named(&self, error: Error) -> Error {
         match self {
             Request::Acquire { name, .. }
+            | Request::AcquireAll { name, .. }
             | Request::Release(Target::Key { name, .. })
             | Request::Extend {
                 target: Target::Key { name, .. },
@@ -222,6 +234,21 @@ impl Request {
             | Request::Connect
             | Request::Close { .. } => error,
         }
+    }
+}
+
+/// One of the locks of a multi lock.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The name as it is in Redis.
+    pub name: Name,
+    pub terms: Terms,
+}
+
+impl Part {
+    /// Its name, as texts show it.
+    pub(super) fn quoted(&self) -> String {
+        format!("{:?}", self.name)
     }
 }
 

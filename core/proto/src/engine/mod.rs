@@ -27,6 +27,7 @@ mod interface;
 mod lazy_box;
 mod levels;
 mod links;
+mod multi;
 mod names;
 mod ops;
 mod queries;
@@ -49,9 +50,10 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Counters;
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
+use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Inspection, Name, Op, OwnerId, Topic, first_owner};
+use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
@@ -60,6 +62,7 @@ use expired::Expired;
 use hold::Phase;
 use holds::Holds;
 use links::Which;
+use multi::Multi;
 use names::Names;
 use ops::{NOBODY, extension_of, release_of};
 use queries::{Effect, Queries};
@@ -68,8 +71,8 @@ use view::View;
 use watchdog::{Due, Renewed, Watchdog};
 
 pub use interface::{
-    CallId, CallOutcome, Config, Done, Inline, Input, Lease, LevelId, Output, Request, RequestId,
-    Target, Terms,
+    CallId, CallOutcome, Config, Done, Inline, Input, Lease, LevelId, Output, Part, Request,
+    RequestId, Target, Terms,
 };
 pub use links::{LinkId, Routes, STANDALONE};
 
@@ -88,6 +91,7 @@ pub struct Engine {
     queries: Queries,
     /// Semaphores without leases, and latches.
     counting: Counting,
+    multi: Multi,
     closing: Option<Closing>,
 }
 
@@ -102,6 +106,7 @@ impl Engine {
             cleanups: Cleanups::default(),
             queries: Queries::default(),
             counting: Counting::default(),
+            multi: Multi::default(),
             closing: None,
         }
     }
@@ -200,7 +205,8 @@ impl Engine {
 
     /// The cells of all holds, for a driver that has to give the holds up.
     pub fn cells(&self) -> Vec<Arc<HoldCell>> {
-        self.holds.values().map(|hold| hold.cell.clone()).collect()
+        let holds = self.holds.values().map(|hold| &hold.cell);
+        holds.chain(self.multi.cells()).cloned().collect()
     }
 
     fn begin(&mut self, now: Moment, out: &mut Vec<Output>) {
@@ -210,6 +216,7 @@ impl Engine {
     }
 
     fn end(&mut self, out: &mut Vec<Output>) {
+        self.advance_multi();
         self.advance_counters();
         let closing = self.closing.as_ref();
         if closing.is_some_and(|closing| closing.is_over(&self.cx, self.view())) {
@@ -229,13 +236,22 @@ impl Engine {
         match input {
             Input::Request { id, request } => self.request(id, request),
             Input::Cancel { id } => self.cancel(id),
+            Input::Dropped { owner, level } if self.multi.has(owner) => {
+                self.drop_multi(owner, level)
+            }
             Input::Dropped { owner, level } => self.leave(None, owner, Some(level)),
+            Input::Abandoned { owner, level } if self.multi.has(owner) => {
+                self.abandon_multi(owner, level);
+            }
             Input::Abandoned { owner, level } => self.abandon(owner, level),
+            Input::Detached { owner, level } if self.multi.has(owner) => {
+                self.multi.detach(owner, level);
+            }
             Input::Detached { owner, level } => self.detach(owner, level),
             Input::GivenBack { name, permits } => self.counting.give_back(name, permits),
-            Input::KeyEnded(key) => self.abandon_all(|of| of.belongs_to(key), false),
-            Input::KeyGone(key) => self.abandon_all(|of| of == key, true),
-            Input::Orphaned => self.abandon_all(|_| true, false),
+            Input::KeyEnded(key) => self.abandon_keys(|of| of.belongs_to(key), false),
+            Input::KeyGone(key) => self.abandon_keys(|of| of == key, true),
+            Input::Orphaned => self.abandon_keys(|_| true, false),
             Input::Outcome { call, outcome } => self.outcome(call, outcome),
             Input::AnsweredUntracked { call, reply } => {
                 self.cx.unseen = true;
@@ -256,6 +272,12 @@ impl Engine {
         }
     }
 
+    /// Stops renewing what only these keys can release. With `guarded`, includes what has a guard.
+    fn abandon_keys(&mut self, keys: impl Fn(OwnerKey) -> bool, guarded: bool) {
+        self.abandon_multis(&keys, guarded);
+        self.abandon_all(keys, guarded);
+    }
+
     fn request(&mut self, id: RequestId, request: Request) {
         if let Some(closing) = &self.closing {
             let is_done = closing.is_done();
@@ -270,6 +292,15 @@ impl Engine {
         }
         match request {
             Request::Connect => self.ask(id, None),
+            Request::Force {
+                kind: Kind::Multi,
+                name,
+            }
+            | Request::Inspect {
+                kind: Kind::Multi,
+                name,
+                ..
+            } => self.cx.fail(id, Error::of_no_key().on(&name)),
             Request::Acquire {
                 name,
                 key,
@@ -284,7 +315,20 @@ impl Engine {
                 };
                 self.acquire(id, name, key, wait, terms, form);
             }
+            Request::AcquireAll {
+                name,
+                parts,
+                key,
+                wait,
+                terms,
+            } => self.acquire_all(id, name, key, wait, terms, parts),
+            Request::Release(target) if self.multi.is_meant(&target) => {
+                self.release_multi(id, &target);
+            }
             Request::Release(target) => self.release(id, &target),
+            Request::Extend { target, lease } if self.multi.is_meant(&target) => {
+                self.extend_multi(id, &target, lease);
+            }
             Request::Extend { target, lease } => self.extend(id, &target, lease),
             Request::ReleaseToken { name, form } => {
                 self.ask(id, Some(release_of(name, NOBODY, form)))
@@ -335,6 +379,8 @@ impl Engine {
             self.counting.cancel(&mut self.cx, id);
         } else if self.queries.has(id) {
             self.queries.end(&mut self.cx, id, Err(error()));
+        } else if self.multi.has_request(id) {
+            self.cancel_multi(id, error());
         } else if self
             .closing
             .as_mut()

@@ -43,6 +43,9 @@ pub enum Kind {
     /// As `Reentrant`, but Redis keeps a queue of the waiters of all programs, as Redisson's `RFairLock`:
     /// first come, first served.
     Fair,
+    /// Several locks as one. It has no key of its own: each of its locks is stored by its own kind.
+    /// It is not chosen by the option `kind`.
+    Multi,
 }
 
 /// The data layout of a lock. Its scripts depend on it.
@@ -87,6 +90,8 @@ pub enum Side {
     Whole,
     Read,
     Write,
+    /// Several names at once.
+    Several,
 }
 
 /// How a lock goes from one caller of a client to the next.
@@ -249,13 +254,14 @@ impl Kind {
         NAMES
             .iter()
             .find(|(kind, _)| *kind == self)
-            .map_or("", |(_, name)| name)
+            .map_or("multi", |(_, name)| name)
     }
 
     /// The thing that it is for its callers.
     pub fn thing(self) -> Thing {
         match self {
             Kind::Semaphore => Thing::Semaphore,
+            Kind::Multi => Thing::MultiLock,
             _ => Thing::Lock,
         }
     }
@@ -264,7 +270,7 @@ impl Kind {
     pub fn reenters(self) -> bool {
         matches!(
             self,
-            Kind::Reentrant | Kind::Fair | Kind::Adaptive | Kind::Read | Kind::Write
+            Kind::Reentrant | Kind::Fair | Kind::Adaptive | Kind::Read | Kind::Write | Kind::Multi
         )
     }
 
@@ -272,7 +278,7 @@ impl Kind {
     pub fn takes_tokens(self) -> bool {
         !matches!(
             self,
-            Kind::Reentrant | Kind::Fair | Kind::Read | Kind::Write | Kind::Semaphore
+            Kind::Reentrant | Kind::Fair | Kind::Read | Kind::Write | Kind::Semaphore | Kind::Multi
         )
     }
 
@@ -287,6 +293,9 @@ impl Kind {
     }
 
     pub fn side(self) -> Side {
+        if self == Kind::Multi {
+            return Side::Several;
+        }
         match self.layout() {
             Layout::Hash | Layout::Plain | Layout::Learning => Side::Whole,
             Layout::Permits | Layout::Queued => Side::Whole,

@@ -307,6 +307,7 @@ impl Engine {
             self.cx
                 .out
                 .push(Output::Lost(hold.cell.clone(), LostReason::Expired));
+            self.part_lost(owner, LostReason::Expired);
         }
     }
 
@@ -872,6 +873,7 @@ impl Engine {
             self.cx
                 .out
                 .push(Output::Lost(cell.clone(), LostReason::Closed));
+            self.part_lost(owner, LostReason::Closed);
         }
         if stays {
             return self.end_hold(owner);
