@@ -64,6 +64,18 @@ impl Client {
         })
     }
 
+    /// The locks are of this client.
+    fn multi_lock(this: Bound<'_, Self>, locks: Vec<PyRef<'_, Lock>>) -> PyResult<Lock> {
+        let made = this
+            .get()
+            .0
+            .multi_lock_of(locks.iter().map(|lock| &lock.core));
+        Ok(Lock {
+            core: made.map_err(|error| raise(this.py(), &error))?,
+            client: this.unbind(),
+        })
+    }
+
     fn plain_semaphore(&self, name: &Bound<'_, PyAny>) -> PyResult<PlainSemaphore> {
         let made = self
             .0

@@ -145,4 +145,14 @@ impl Hold {
     fn owner(&self) -> String {
         self.0.owner()
     }
+
+    /// The names of a multi lock, each with its owner and fencing token.
+    fn parts(&self) -> Vec<(String, String, Option<u64>)> {
+        let parts = self.0.parts();
+        let row = |part: &redlatch::Hold| {
+            let (name, owner) = (part.name().to_owned(), part.owner());
+            (name, owner, part.fencing_token())
+        };
+        parts.iter().map(row).collect()
+    }
 }

@@ -63,6 +63,11 @@ impl Lock {
         self.core.name()
     }
 
+    /// The names of a multi lock, in the order in which it waits for them.
+    fn names(&self) -> Vec<&str> {
+        self.core.parts().iter().map(|part| part.name()).collect()
+    }
+
     /// `tied`: the level ends with the key's thread, task or greenlet, whoever has the guard.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     #[pyo3(signature = (key, wait, lease, token, tied, to=None, canceller=None, permits=None))]

@@ -931,6 +931,15 @@ impl Hold {
             .map_or(Duration::ZERO, |cell| now.until(cell.deadline()))
     }
 
+    /// The name of the lock; empty when there is no hold.
+    pub fn name(&self) -> &str {
+        match (&self.view, &self.name) {
+            (Some((cell, _)), _) => &cell.name,
+            (None, Some((name, _))) => name,
+            (None, None) => "",
+        }
+    }
+
     /// The holds of a multi lock, in the order of its names: each has an owner and, with fencing, a
     /// token of its own. Empty for any other lock.
     ///
@@ -940,7 +949,7 @@ impl Hold {
     /// # let both = client.multi_lock(["account:3", "account:7"])?;
     /// let guard = both.acquire().await?;
     /// for part in guard.hold().parts() {
-    ///     println!("{}: {:?}", part.owner(), part.fencing_token());
+    ///     println!("{}: {:?}", part.name(), part.fencing_token());
     /// }
     /// # Ok(())
     /// # }

@@ -9,9 +9,9 @@
 For asyncio see `redlatch.aio`.
 """
 
-from redlatch._base import Holder, Permits, Process
+from redlatch._base import Holder, Part, Permits, Process
 from redlatch._redlatch import Canceller, __version__
-from redlatch._sync import Client, Grant, Latch, Lock, PlainSemaphore, RWLock, Semaphore
+from redlatch._sync import Client, Grant, Latch, Lock, MultiLock, PlainSemaphore, RWLock, Semaphore
 from redlatch.exceptions import (
     AuthError,
     ClosedError,
@@ -54,9 +54,11 @@ __all__ = [
     "LockTimeoutError",
     "LostInterrupt",
     "LostReason",
+    "MultiLock",
     "NameNotClusterableError",
     "NotOwnerError",
     "NotReplicatedError",
+    "Part",
     "Permits",
     "PlainSemaphore",
     "Process",

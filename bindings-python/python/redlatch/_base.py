@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from functools import wraps
 from string import Formatter
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
@@ -209,14 +209,18 @@ class BaseName:
     def __init__(
         self,
         client: BaseClient,
-        name: str,
+        name: str | _redlatch.Lock,
         options: dict[str, Any],
         timeout: float | None,
         on_lost: OnLost | None,
         semaphore: bool = False,
     ) -> None:
         self._client = client
-        self._core = client._core.lock(name, options, semaphore)
+        self._core: _redlatch.Lock
+        if isinstance(name, _redlatch.Lock):
+            self._core = name
+        else:
+            self._core = client._core.lock(name, options, semaphore)
         self._timeout = timeout_of(timeout)
         self._on_lost = self._callback(on_lost)
         self._watched: _redlatch.Hold | None = None
@@ -291,6 +295,52 @@ class BaseLock(BaseName):
     def hold_count(self) -> int:
         """How many levels the calling thread or task holds; 0 without a hold."""
         return self._hold().count
+
+
+class Part(NamedTuple):
+    """One of the names that a multi lock holds."""
+
+    name: str
+    owner: str
+    """The owner as it stands in Redis."""
+    fencing_token: int | None
+    """A number that grows with every first acquisition of the name; None without the option `fencing`."""
+
+
+def multi(client: BaseClient, locks: Iterable[str | BaseName], options: dict[str, Any]) -> _redlatch.Lock:
+    """The multi lock of these names and locks. The options are of the names."""
+    if isinstance(locks, (str, bytes)):
+        raise InvalidArgumentError(
+            f"invalid_argument: locks is {locks!r}, which is one name; give a list of names and locks"
+        )
+    parts: list[_redlatch.Lock] = []
+    named = False
+    for lock in locks:
+        if isinstance(lock, BaseName):
+            parts.append(lock._core)
+        elif isinstance(lock, str):
+            named = True
+            parts.append(client._core.lock(lock, options))
+        else:
+            raise TypeError(
+                f"{lock!r} is no lock; give names, locks, sides of read-write locks (its .read or .write) and semaphores"
+            )
+    if options and not named:
+        raise InvalidArgumentError(
+            f"invalid_argument: {next(iter(options))} is given, but no name; give the options to the locks themselves"
+        )
+    return client._core.multi_lock(parts)
+
+
+class BaseMultiLock(BaseLock):
+    """A multi lock of whoever waits for it."""
+
+    __slots__ = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, as they stand in Redis, in the order in which it waits for them."""
+        return tuple(self._core.names())
 
 
 class BaseSemaphore(BaseName):
@@ -435,6 +485,11 @@ class BaseGrant:
         """The owner as it stands in Redis; callers of one client who passed the lock on to each other have the same."""
         return self._hold.owner
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The names of a multi lock, each with its owner and fencing token; empty for any other lock."""
+        return tuple(Part(*part) for part in self._hold.parts())
+
     def _watchers(self) -> _dispatcher.Watchers:
         raise NotImplementedError
 
@@ -479,30 +534,39 @@ class LockedOptions(LockOptions, total=False):
     cancel_on_lost: bool  # for an `async def`
 
 
+_OF_BLOCKS = LockedOptions.__annotations__.keys() - LockOptions.__annotations__.keys()
+
+
 def decorate(
-    client: BaseClient, name: Name, options: dict[str, Any]
+    client: BaseClient, names: tuple[Name, ...], options: dict[str, Any]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes the decorator of `Client.locked`."""
     import inspect
 
-    if is_coroutine_function(name) or inspect.isgeneratorfunction(name) or inspect.isasyncgenfunction(name):
-        raise TypeError(
-            f"the name of a lock is {name!r}, whose calls give no text: write @client.locked(name)"
-        )
+    for name in names:
+        if (
+            is_coroutine_function(name)
+            or inspect.isgeneratorfunction(name)
+            or inspect.isasyncgenfunction(name)
+        ):
+            raise TypeError(
+                f"the name of a lock is {name!r}, whose calls give no text: write @client.locked(name)"
+            )
 
     def decorator(function: Any = None, /, *more: Any, **named: Any) -> Callable[P, R]:
         from redlatch import _sync
 
         if not callable(function) or more or named:
-            called = name if callable(name) and function is None else function
+            called = names[0] if callable(names[0]) and function is None else function
             raise TypeError(f"{called!r} is no function to lock here: write @client.locked(name) above one")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function!r} is a generator function: take the lock inside, with a `with` block"
             )
         if is_coroutine_function(function):
-            return cast("Callable[P, R]", _decorate_coroutine_function(client, name, options, function))
-        lock_for = _lock_maker(getattr(client, "_thread_lock", _sync.Lock), client, name, options, function)
+            return cast("Callable[P, R]", _decorate_coroutine_function(client, names, options, function))
+        makers = getattr(client, "_thread_lock", _sync.Lock), _sync.MultiLock
+        lock_for = _lock_maker(*makers, client, names, options, function)
 
         @wraps(function)
         def decorated(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -528,11 +592,12 @@ _LATER = (Awaitable, Generator, AsyncGenerator)
 
 
 def _decorate_coroutine_function(
-    client: BaseClient, name: Name, options: dict[str, Any], function: Callable[..., Any]
+    client: BaseClient, names: tuple[Name, ...], options: dict[str, Any], function: Callable[..., Any]
 ) -> Callable[..., Awaitable[Any]]:
     from redlatch import aio
 
-    lock_for = _lock_maker(getattr(client, "_task_lock", aio.Lock), client, name, options, function)
+    makers = getattr(client, "_task_lock", aio.Lock), aio.MultiLock
+    lock_for = _lock_maker(*makers, client, names, options, function)
 
     @wraps(function)
     async def decorated(*args: Any, **kwargs: Any) -> Any:
@@ -544,12 +609,34 @@ def _decorate_coroutine_function(
 
 def _lock_maker(
     make: Callable[..., L],
+    make_multi: Callable[..., L],
+    client: BaseClient,
+    names: tuple[Name, ...],
+    options: dict[str, Any],
+    function: Callable[..., Any],
+) -> Callable[..., L]:
+    """Gives the lock for the arguments of a call. All that is known now is checked now."""
+    if len(names) == 1:
+        return _named_lock_maker(make, client, names[0], options, function)
+    of_block = {name: options[name] for name in options if name in _OF_BLOCKS}
+    of_names = {name: options[name] for name in options if name not in _OF_BLOCKS}
+    parts = [_named_lock_maker(make, client, name, of_names, function) for name in names]
+    make_multi(client, multi(client, ["checks the options"], of_names), **of_block)
+
+    def lock_for(*args: Any, **kwargs: Any) -> L:
+        locks = [part(*args, **kwargs) for part in parts]
+        return make_multi(client, multi(client, locks, {}), **of_block)
+
+    return lock_for
+
+
+def _named_lock_maker(
+    make: Callable[..., L],
     client: BaseClient,
     name: Name,
     options: dict[str, Any],
     function: Callable[..., Any],
 ) -> Callable[..., L]:
-    """Gives the lock for the arguments of a call. All that is known now is checked now."""
     if not callable(name):
         if not isinstance(name, str) or not ("{" in name or "}" in name):
             lock = make(client, name, **options)

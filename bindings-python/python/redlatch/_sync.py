@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from types import FrameType, TracebackType
@@ -15,6 +15,7 @@ from redlatch._base import (
     BaseGrant,
     BaseLatch,
     BaseLock,
+    BaseMultiLock,
     BaseName,
     BasePlainSemaphore,
     BaseSemaphore,
@@ -24,6 +25,7 @@ from redlatch._base import (
     decorate,
     holders_of,
     is_coroutine_function,
+    multi,
     required,
     sides,
     timeout_of,
@@ -128,6 +130,24 @@ class Client(BaseClient):
         }
         return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
 
+    def multi_lock(
+        self,
+        locks: Iterable[str | Lock | Semaphore],
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
+        interrupt_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> MultiLock:
+        """Several locks as one: all of them, or none. No I/O.
+
+        `locks` are names, and locks of this client of any kind, in any order. The options are those of the names; a lock
+        that is given has its own. The other arguments are those of `lock`.
+        """
+        core = multi(self, locks, dict(options))
+        return MultiLock(self, core, timeout, on_lost, canceller, interrupt_on_lost)
+
     def semaphore(
         self,
         name: str,
@@ -160,15 +180,18 @@ class Client(BaseClient):
         return Latch(self, name)
 
     def locked(
-        self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
+        self,
+        name: str | Callable[..., str],
+        *names: str | Callable[..., str],
+        **options: Unpack[LockedOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorates a function, `def` or `async def`, that must not run twice at the same time.
 
         `name` may hold parameters of the function, as `"order:{id}"` or `"order:{order.id:05}"`, which each call fills in; a
-        brace of the name itself is doubled. Or it is a function of the arguments. The options are those of `lock`; for an
+        brace of the name itself is doubled. Or it is a function of the arguments. Several names are a multi lock. The options are those of `lock`; for an
         `async def` those of `redlatch.aio.Client.lock`.
         """
-        return decorate(self, name, dict(options))
+        return decorate(self, (name, *names), dict(options))
 
     def close(self) -> list[str]:
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
@@ -233,7 +256,7 @@ class Blocks(BaseName):
     def __init__(
         self,
         client: BaseClient,
-        name: str,
+        name: str | _redlatch.Lock,
         timeout: float | None = None,
         on_lost: OnLost | None = None,
         canceller: _redlatch.Canceller | None = None,
@@ -443,6 +466,21 @@ class RWLock:
 
     def __repr__(self) -> str:
         return f"<redlatch.RWLock {self.write.name!r}>"
+
+
+class MultiLock(Lock, BaseMultiLock):
+    """Several locks as one: a caller has all of them, or none.
+
+        with client.multi_lock(["account:3", "account:7"]): ...
+
+    Give the names in any order: every client waits for them in the same order, so no two callers wait for each other. While
+    it waits, it keeps the names before the one that it waits for. The loss of one is the loss of the whole; the others stay
+    held until the release.
+
+    It has no key of its own: what asks Redis, as `locked` or `holders`, raises InvalidArgumentError. Ask each of its locks.
+    """
+
+    __slots__ = ()
 
 
 class Semaphore(Blocks, BaseSemaphore):

@@ -372,6 +372,14 @@ impl Error {
         Self::new(ErrorKind::WouldDeadlock, text)
     }
 
+    /// The error about one of the locks of a multi lock, which its text names.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn of_part(self, part: &str) -> Self {
+        let text = format!("{part:?}: {}", self.message());
+        self.reworded(text)
+    }
+
     /// A multi lock was asked for what only a lock with a key of its own has.
     #[doc(hidden)]
     pub fn of_no_key() -> Self {

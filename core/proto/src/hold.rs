@@ -190,7 +190,15 @@ impl HoldCell {
     /// `lost`, or `not_owner` after its release.
     pub fn check(&self, now: Moment) -> Result<()> {
         match self.lost(now) {
-            Some(reason) => Err(self.named(reason.into())),
+            Some(reason) => {
+                let error = Error::from(reason);
+                let mut parts = self.parts().iter();
+                let lost = parts.find(|part| part.lost(now).is_some());
+                Err(self.named(match lost {
+                    Some(part) => error.of_part(&part.name),
+                    None => error,
+                }))
+            }
             None if self.is_held(now) => Ok(()),
             None => Err(self.named(Error::not_held())),
         }

@@ -245,13 +245,6 @@ pub struct Part {
     pub terms: Terms,
 }
 
-impl Part {
-    /// Its name, as texts show it.
-    pub(super) fn quoted(&self) -> String {
-        format!("{:?}", self.name)
-    }
-}
-
 /// Selects a level of a hold.
 #[derive(Debug, Clone)]
 pub enum Target {

@@ -149,21 +149,21 @@ impl Attempt {
 
     /// The error about a part, which its text names.
     fn of_part(&self, part: usize, error: Error) -> Error {
-        let Some(part) = self.parts.get(part) else {
-            return error;
+        let error = match self.parts.get(part) {
+            Some(part) => error.of_part(&part.name),
+            None => error,
         };
-        let text = format!("{}: {}", part.quoted(), error.message());
-        error.reworded(text).on(&self.name)
+        error.on(&self.name)
     }
 
     /// The caller's time is over, or it does not wait.
     fn timeout(&self, part: usize) -> Error {
-        let part = self.parts.get(part).map(Part::quoted).unwrap_or_default();
+        let part = self.parts.get(part).map_or("", |part| &*part.name);
         let text = match self.wait.filter(|wait| !wait.is_zero()) {
             Some(wait) => format!(
-                "not acquired within {wait:?}: somebody else holds {part} or waits for it; wait longer, or look at who holds it"
+                "not acquired within {wait:?}: somebody else holds {part:?} or waits for it; wait longer, or look at who holds it"
             ),
-            None => format!("somebody else holds {part} or waits for it"),
+            None => format!("somebody else holds {part:?} or waits for it"),
         };
         Error::new(ErrorKind::Timeout, text).on(&self.name)
     }
@@ -247,13 +247,19 @@ impl Multi {
         }
     }
 
+    /// The newest hold that this key has.
+    fn of_key(&self, name: &Name, key: OwnerKey) -> Option<&Arc<HoldCell>> {
+        let owners = self.of_keys.get(&(name.clone(), key))?;
+        let newest = self.groups.get(owners.last()?)?;
+        Some(&newest.cell)
+    }
+
     /// The hold that a target is about.
     fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
         match target {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key, .. } => {
-                let mine = self.of_keys.get(&(name.clone(), *key));
-                let newest = mine.and_then(|owners| owners.last().copied());
+                let newest = self.of_key(name, *key).map(|cell| cell.owner);
                 Ok((newest.ok_or_else(Error::not_held)?, None))
             }
         }
@@ -323,7 +329,12 @@ impl Engine {
             tied: false,
             ..of.terms
         };
-        let (name, key) = (of.name.clone(), attempt.key);
+        // Permits belong to an acquisition, not to a key.
+        let key = match of.terms.kind {
+            Kind::Semaphore => OwnerKey::Once,
+            _ => attempt.key,
+        };
+        let name = of.name.clone();
         self.acquire(asked, name, key, wait, terms, form);
     }
 
@@ -464,12 +475,11 @@ impl Engine {
         });
         match taken {
             Ok((cell, level)) => {
-                let error = cell.told_lost().map(Error::from);
                 let command = Command {
                     answered: false,
                     name: cell.name.clone(),
                     left: level.parts.len(),
-                    error,
+                    error: None,
                     done: Done::Released,
                 };
                 self.multi.commands.insert(id, command);
@@ -500,7 +510,7 @@ impl Engine {
             answered: false,
             name: group.cell.name.clone(),
             left: parts.len(),
-            error: group.cell.told_lost().map(Error::from),
+            error: None,
             done: Done::Extended,
         };
         self.multi.commands.insert(id, command);
@@ -582,8 +592,13 @@ impl Engine {
         cell.set_count(0);
         cell.set_released();
         self.multi.end(cell);
-        if cell.key != OwnerKey::Once {
-            self.cx.out.push(Output::Ended(cell.clone()));
+        if cell.key == OwnerKey::Once {
+            return;
+        }
+        self.cx.out.push(Output::Ended(cell.clone()));
+        // Its key may have an older hold, which it can ask about again.
+        if let Some(older) = self.multi.of_key(&cell.name, cell.key) {
+            self.cx.out.push(Output::Opened(older.clone()));
         }
     }
 
@@ -619,11 +634,19 @@ impl Engine {
         };
         command.left -= 1;
         if let Err(error) = result {
-            let text = match error.lock_name() {
-                Some(part) => format!("{part:?}: {}", error.message()),
-                None => error.message().to_owned(),
+            let part = error.lock_name().map(str::to_owned);
+            let error = match part {
+                Some(part) => error.of_part(&part),
+                None => error,
             };
-            command.error.get_or_insert_with(|| error.reworded(text));
+            // The loss of a part says more than that another one was not confirmed.
+            if command
+                .error
+                .as_ref()
+                .is_none_or(|first| first.lost_reason().is_none())
+            {
+                command.error = Some(error);
+            }
         }
         if command.left > 0 {
             return;
