@@ -31,8 +31,8 @@
  * the lock is free when each level is released. The kind is how the lock lies in Redis, chosen by the option
  * kind: reentrant is Redisson's lock; fair is its fair lock, which serves waiters in their order; the simple
  * kinds (simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive) are a key with a value, the
- * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is
- * how long the server keeps a hold that is not renewed. A fencing token is a number that grows with each
+ * token. redlatch_rw_lock_new(), redlatch_semaphore_new() and redlatch_multi_lock_new() choose theirs. A name
+ * has one kind. A lease is how long the server keeps a hold that is not renewed. A fencing token is a number that grows with each
  * hold, for the resource to refuse late writers. A plain semaphore and a latch are numbers without owners
  * and leases; their handles are no locks.
  *
@@ -691,6 +691,30 @@ redlatch_status redlatch_rw_lock_new_n(redlatch_client *client,
                                        const redlatch_options *options,
                                        redlatch_lock **read,
                                        redlatch_lock **write);
+
+/**
+ * Makes a multi lock of count locks of this client: an owner has all of them, or none. They may be of
+ * any kind, in any order; each name once. A semaphore gives one permit. The multi lock keeps what it needs
+ * of them, so each may be freed before it. It is a lock for all functions here, and is freed with
+ * redlatch_lock_free(). Does no I/O.
+ *
+ * Every client waits for names in the same order, so no two callers wait for each other. While it
+ * waits, it keeps the names before the one that it waits for. The loss of one is the loss of the whole;
+ * the others stay held until the release. Its fencing token is 0: each lock has the owner's.
+ *
+ * It has no key of its own: what asks Redis about a lock (redlatch_lock_is_locked(),
+ * redlatch_lock_holders(), redlatch_lock_waiters(), redlatch_lock_force_release()) or takes a token is
+ * refused with REDLATCH_INVALID_ARGUMENT. Ask each of its locks.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: count is 0, a name is given twice, a lock is of another client, or an
+ *   argument or one of the locks is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_multi_lock_new(redlatch_client *client,
+                                        redlatch_lock *const *locks,
+                                        size_t count,
+                                        redlatch_lock **lock);
 
 /**
  * Frees a lock; NULL is allowed. Does no I/O. A hold through it is not released but

@@ -460,6 +460,7 @@ private:
     explicit mutex(redlatch_lock *handle) : self_(new state) { self_->handle.reset(handle); }
 
     friend class shared_mutex;
+    friend class multi_mutex;
     friend class semaphore;
 
     void make(const client &client, const std::string &name, const redlatch_options *options) {
@@ -626,6 +627,62 @@ private:
 
     mutex read_;
     mutex write_;
+};
+
+/// Several mutexes as one: an owner has all of them, or none.
+///
+///   redlatch::multi_mutex both(client, {"account:3", "account:7"});
+///   redlatch::lock_guard held(both);
+///
+/// Unlike std::scoped_lock it takes what is free in one round trip, and waits in the same order in every program. The
+/// loss of one is the loss of the whole.
+class multi_mutex : public mutex {
+public:
+    /// The names, in any order; each once.
+    multi_mutex(const client &client, std::initializer_list<std::string> names)
+        : mutex(of(client, made(client, names, nullptr))) {}
+
+    multi_mutex(const client &client, std::initializer_list<std::string> names, const options &options)
+        : mutex(of(client, made(client, names, options.get()))) {}
+
+    /// Mutexes of this client, sides of a shared_mutex included. They need not live as long as this.
+    multi_mutex(const client &client, const std::vector<const mutex *> &mutexes)
+        : mutex(of(client, handles(mutexes))) {}
+
+private:
+    using owned = std::vector<std::unique_ptr<redlatch_lock, detail::deleter>>;
+
+    static owned made(const client &client, std::initializer_list<std::string> names, const redlatch_options *options) {
+        owned made;
+        for (const std::string &name : names) {
+            redlatch_lock *lock = nullptr;
+            require(redlatch_lock_new_n(client.get(), name.data(), name.size(), options, &lock));
+            made.emplace_back(lock);
+        }
+        return made;
+    }
+
+    static std::vector<redlatch_lock *> handles(const std::vector<const mutex *> &mutexes) {
+        std::vector<redlatch_lock *> handles;
+        for (const mutex *one : mutexes)
+            handles.push_back(one == nullptr ? nullptr : one->get());
+        return handles;
+    }
+
+    static redlatch_lock *of(const client &client, const owned &made) {
+        std::vector<redlatch_lock *> handles;
+        for (const auto &one : made)
+            handles.push_back(one.get());
+        return of(client, handles);
+    }
+
+    static redlatch_lock *of(const client &client, const std::vector<redlatch_lock *> &handles) {
+        // Of no mutexes: the library refuses that itself, but not an array that is NULL.
+        redlatch_lock *const none = nullptr;
+        redlatch_lock *lock = nullptr;
+        require(redlatch_multi_lock_new(client.get(), handles.empty() ? &none : handles.data(), handles.size(), &lock));
+        return lock;
+    }
 };
 
 /// So many owners at a time as it has permits, over all programs; with the functions of std::counting_semaphore. What

@@ -36,6 +36,32 @@ pub(crate) unsafe fn shared<T>(pointer: *const T, name: &str) -> Result<Arc<T>> 
     }
 }
 
+/// The values behind an array of handles.
+///
+/// # Safety
+/// `pointer` is NULL or points to `count` pointers as for [`shared`].
+pub(crate) unsafe fn all_shared<T>(
+    pointer: *const *mut T,
+    count: usize,
+    name: &str,
+) -> Result<Vec<Arc<T>>> {
+    if pointer.is_null() {
+        return Err(is_null(name));
+    }
+    if count > isize::MAX as usize / size_of::<*mut T>() {
+        return Err(invalid(format!(
+            "{name} has {count} entries; no memory is that large"
+        )));
+    }
+    // SAFETY: not NULL, so the pointers are there.
+    let pointers = unsafe { std::slice::from_raw_parts(pointer, count) };
+    let one = |(at, pointer): (usize, &*mut T)| {
+        // SAFETY: passed on.
+        unsafe { shared(*pointer, &format!("{name}[{at}]")) }
+    };
+    pointers.iter().enumerate().map(one).collect()
+}
+
 /// The value behind a handle that may be NULL.
 ///
 /// # Safety

@@ -12,7 +12,8 @@ use redlatch::{
 };
 
 use crate::arguments::{
-    Buffer, Out, bytes, counted, handle, is_null, millis, millis_or, optional, shared, taken, text,
+    Buffer, Out, all_shared, bytes, counted, handle, is_null, millis, millis_or, optional, shared,
+    taken, text,
 };
 use crate::calls::{Caller, Slot};
 use crate::canceller::{redlatch_canceller, wait};
@@ -136,6 +137,16 @@ impl redlatch_lock {
         let sides = client.core.rw_lock_from_bytes(name, options)?;
         Ok([sides.read(), sides.write()]
             .map(|side| redlatch_lock::of(client.clone(), side.clone())))
+    }
+
+    fn multi(
+        client: Arc<redlatch_client>,
+        locks: &[Arc<redlatch_lock>],
+    ) -> Result<Arc<redlatch_lock>> {
+        let core = client
+            .core
+            .multi_lock_of(locks.iter().map(|lock| &lock.core))?;
+        Ok(redlatch_lock::of(client, core))
     }
 
     pub(crate) fn of(client: Arc<redlatch_client>, core: Lock) -> Arc<redlatch_lock> {
@@ -400,6 +411,42 @@ pub unsafe extern "C" fn redlatch_rw_lock_new_n(
             out.iter()
                 .zip(sides)
                 .for_each(|(out, side)| out.put(handle(side)));
+        }
+        Ok(())
+    })
+}
+
+/// Makes a multi lock of count locks of this client: an owner has all of them, or none. They may be of
+/// any kind, in any order; each name once. A semaphore gives one permit. The multi lock keeps what it needs
+/// of them, so each may be freed before it. It is a lock for all functions here, and is freed with
+/// redlatch_lock_free(). Does no I/O.
+///
+/// Every client waits for names in the same order, so no two callers wait for each other. While it
+/// waits, it keeps the names before the one that it waits for. The loss of one is the loss of the whole;
+/// the others stay held until the release. Its fencing token is 0: each lock has the owner's.
+///
+/// It has no key of its own: what asks Redis about a lock (redlatch_lock_is_locked(),
+/// redlatch_lock_holders(), redlatch_lock_waiters(), redlatch_lock_force_release()) or takes a token is
+/// refused with REDLATCH_INVALID_ARGUMENT. Ask each of its locks.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: count is 0, a name is given twice, a lock is of another client, or an
+///   argument or one of the locks is NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_multi_lock_new(
+    client: *mut redlatch_client,
+    locks: *const *mut redlatch_lock,
+    count: usize,
+    lock: *mut *mut redlatch_lock,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles, that many of them, and a place to write to.
+        unsafe {
+            let out = Out::handle(lock, "lock")?;
+            let client = shared(client, "client")?;
+            let locks = all_shared(locks, count, "locks")?;
+            out.put(handle(redlatch_lock::multi(client, &locks)?));
         }
         Ok(())
     })

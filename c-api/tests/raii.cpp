@@ -347,6 +347,27 @@ void a_stop_token_ends_a_wait() {
 
 } // namespace
 
+void a_multi_mutex_is_all_of_its_mutexes() {
+    redlatch::client client, other;
+    redlatch::mutex one(client, "cpp:multi:1"), two(client, "cpp:multi:2"), theirs(other, "cpp:multi:2");
+    redlatch::multi_mutex named(client, {"cpp:multi:2", "cpp:multi:1"}), both(client, {&one, &two});
+    {
+        const redlatch::lock_guard held(both);
+        CHECK(one.is_held() && two.is_held() && both.is_held());
+        CHECK(!theirs.try_lock());
+    }
+    theirs.lock();
+    CHECK(!named.try_lock());
+    std::thread waiter([&] { const std::lock_guard<redlatch::multi_mutex> held(named); });
+    theirs.release();
+    waiter.join();
+    CHECK(!named.is_held() && theirs.try_lock());
+    theirs.release();
+    CHECK(thrown_by([&] { redlatch::multi_mutex(client, {&one, &one}); }) == REDLATCH_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { redlatch::multi_mutex(client, std::vector<const redlatch::mutex *>()); }) ==
+          REDLATCH_INVALID_ARGUMENT);
+}
+
 void a_semaphore_has_so_many_owners_as_permits() {
     redlatch::client client, other;
     redlatch::semaphore here(client, "cpp:semaphore", 3), there(other, "cpp:semaphore", 3);
@@ -469,6 +490,7 @@ int main() {
         {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
         {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},
+        {"a_multi_mutex_is_all_of_its_mutexes", a_multi_mutex_is_all_of_its_mutexes},
         {"a_semaphore_has_so_many_owners_as_permits", a_semaphore_has_so_many_owners_as_permits},
         {"counters_have_no_owner", counters_have_no_owner},
         {"a_shared_mutex_is_shared_or_alone", a_shared_mutex_is_shared_or_alone},
