@@ -26,6 +26,7 @@ struct Budget {
     steps: AtomicU64,
     calls: AtomicU64,
     shared: AtomicU64,
+    together: AtomicU64,
     violations: AtomicU64,
 }
 
@@ -50,6 +51,7 @@ impl Budget {
             steps: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             shared: AtomicU64::new(0),
+            together: AtomicU64::new(0),
             violations: AtomicU64::new(0),
         }
     }
@@ -67,10 +69,12 @@ impl Budget {
                     steps,
                     calls,
                     shared,
+                    together,
                 }) => {
                     self.steps.fetch_add(steps, Ordering::Relaxed);
                     self.calls.fetch_add(calls, Ordering::Relaxed);
                     self.shared.fetch_add(shared, Ordering::Relaxed);
+                    self.together.fetch_add(together, Ordering::Relaxed);
                 }
                 Err(wrong) => {
                     if self.violations.fetch_add(1, Ordering::Relaxed) < FAILURES {
@@ -119,8 +123,9 @@ fn campaign() {
         steps as f64 / minutes / 1e6
     );
     let (calls, shared) = (budget.calls.into_inner(), budget.shared.into_inner());
+    let together = budget.together.into_inner();
     println!(
-        "sim: seeds={seeds} steps={steps} calls={calls} shared={shared} violations={violations}"
+        "sim: seeds={seeds} steps={steps} calls={calls} shared={shared} multi={together} violations={violations}"
     );
     assert_eq!(violations, 0);
 }

@@ -724,6 +724,7 @@ impl Engine {
         self.fail_waiters(&error, false, &|_| true);
         self.queries.fail_all(&mut self.cx, &error);
         self.close_holds(!limit.is_zero());
+        self.close_multis();
         self.names.give_up_channels(&mut self.cx);
         self.counting.close(&mut self.cx, &error);
         if limit.is_zero() {

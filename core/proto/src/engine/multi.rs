@@ -132,17 +132,17 @@ impl Attempt {
         }
     }
 
-    /// The part to wait for next: the first that was refused, or lost while others were waited for.
+    /// The part to wait for next: the first that was refused, or that is not held any more. It may have
+    /// been lost, or released by its key, while others were waited for.
     fn next(&mut self, now: Moment) -> Option<(usize, Error)> {
-        let gone = |grant: &Option<Grant>| {
-            let lost = grant.as_ref().and_then(|grant| grant.cell.lost(now));
-            lost.map(Error::from)
+        let is_gone = |grant: &Option<Grant>| {
+            let grant = grant.as_ref();
+            grant.is_some_and(|grant| !grant.cell.is_held(now))
         };
-        let mut lost = self.granted.iter().map(gone).enumerate();
-        let lost = lost.find_map(|(part, error)| Some((part, error?)));
-        match (lost, self.refused.take()) {
-            (Some(lost), Some(refused)) if refused.0 < lost.0 => Some(refused),
-            (Some(lost), _) => Some(lost),
+        let gone = self.granted.iter().position(is_gone);
+        match (gone, self.refused.take()) {
+            (Some(gone), Some(refused)) if refused.0 < gone => Some(refused),
+            (Some(gone), _) => Some((gone, Error::not_held())),
             (None, refused) => refused,
         }
     }
@@ -195,6 +195,13 @@ impl Multi {
         for level in levels.filter(|own| own.id == level) {
             level.tied = true;
         }
+    }
+
+    /// Whether nothing is held and nobody waits.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        let held = self.groups.is_empty() && self.whole.is_empty() && self.of_keys.is_empty();
+        held && self.attempts.is_empty() && self.commands.is_empty() && self.asked.is_empty()
     }
 
     /// The cells of what is held.
@@ -575,6 +582,15 @@ impl Engine {
                 self.end_abandoned(owner);
             }
         }
+    }
+
+    /// The client closes: its holds are told and released part by part, so nothing is left of them as
+    /// a whole.
+    pub(super) fn close_multis(&mut self) {
+        let cells = self.multi.groups.iter().map(|(_, group)| &group.cell);
+        let mut cells: Vec<Arc<HoldCell>> = cells.cloned().collect();
+        cells.sort_unstable_by_key(|cell| cell.owner);
+        cells.iter().for_each(|cell| self.end_multi(cell));
     }
 
     /// Ends a lost hold that nobody will release.

@@ -18,6 +18,7 @@ mod invalidations;
 mod kinds;
 mod linking;
 mod losing;
+mod multi;
 mod passing;
 mod permits;
 mod queueing;
@@ -498,6 +499,7 @@ impl Rig {
             engine.names.queues.is_empty() && engine.queries.is_empty(),
             "{engine:?}"
         );
+        assert!(engine.multi.is_empty(), "{engine:?}");
         assert!(
             engine.cx.calls.is_empty() && engine.cx.callers.is_empty(),
             "{engine:?}"

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::permits::LIMIT;
-use crate::engine::{Input, Lease, LevelId, Request, RequestId, Target, Terms};
+use crate::engine::{Input, Lease, LevelId, Part, Request, RequestId, Target, Terms};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::support::random::Random;
@@ -114,6 +114,9 @@ impl Caller {
     ) -> Deed {
         let name = names[random.index(names.len())].clone();
         match random.below(100) {
+            0..6 if self.levels.len() < 4 && self.asked.len() < 3 && names.len() > 1 => {
+                self.acquire_all(random, names)
+            }
             0..35 if self.levels.len() < 4 && self.asked.len() < 3 => {
                 self.acquire(random, name, next)
             }
@@ -211,6 +214,53 @@ impl Caller {
                 permits,
                 limit: if permits > 0 { LIMIT } else { 0 },
             },
+        })
+    }
+
+    /// Two or three names at once. Their order is that of names, as the caller's side has them.
+    fn acquire_all(&mut self, random: &mut Random, names: &[Name]) -> Deed {
+        let mut chosen: Vec<Name> = (0..random.between(2, 4))
+            .map(|_| names[random.index(names.len())].clone())
+            .collect();
+        chosen.sort();
+        chosen.dedup();
+        let lease = Duration::from_millis(random.pick(&[300, 1000, 2000]));
+        let reentrant = random.chance(700);
+        let part = |name: Name| {
+            let kind = side_of(random, &name);
+            let lease = match kind {
+                Kind::Adaptive => Lease::Adaptive(Duration::from_secs(1)),
+                _ if random.chance(300) => Lease::Fixed(lease),
+                _ => Lease::Watchdog(lease),
+            };
+            let is_semaphore = kind == Kind::Semaphore;
+            let terms = Terms {
+                kind,
+                reentrant: reentrant && !is_semaphore,
+                lease,
+                permits: u16::from(is_semaphore),
+                limit: if is_semaphore { LIMIT } else { 0 },
+                ..QUICK
+            };
+            Part { name, terms }
+        };
+        let parts: Arc<[Part]> = chosen.into_iter().map(part).collect();
+        let all: Vec<&str> = parts.iter().map(|part| &*part.name).collect();
+        let wait = match random.below(3) {
+            0 => Some(Duration::ZERO),
+            1 => Some(Duration::from_millis(random.between(1, 3000))),
+            // A key may wait for its own hold. Only a bounded wait gets it out of that.
+            _ => reentrant.then_some(Duration::from_secs(60)),
+        };
+        Deed::Ask(Request::AcquireAll {
+            name: all.join(", ").into(),
+            key: random.pick(&[OwnerKey::Once, self.key]),
+            wait: wait.or(Some(Duration::from_millis(100))),
+            terms: Terms {
+                kind: Kind::Multi,
+                ..QUICK
+            },
+            parts,
         })
     }
 

@@ -494,6 +494,8 @@ pub struct Counts {
     /// Calls that went through an outbox, and how many of them were batched.
     pub calls: u64,
     pub shared: u64,
+    /// Multi locks that were granted.
+    pub together: u64,
 }
 
 /// One copy of a command on its way.
@@ -2146,6 +2148,14 @@ impl World {
         caller.asked.retain(|asked| *asked != id);
         let release = self.releases.remove(&(uuid, id));
         match result {
+            Ok(Done::Granted { cell, level }) if cell.kind == Kind::Multi => {
+                caller.granted(cell.clone(), level);
+                self.granted_all(place, &cell);
+                if self.hurried {
+                    let pause = self.random.between(10, 3000);
+                    self.later(pause, Event::GiveBack(place, at));
+                }
+            }
             Ok(Done::Granted { cell, level }) => {
                 caller.granted(cell.clone(), level);
                 client.renewals.last.entry(cell.owner).or_insert(now);
@@ -2154,7 +2164,9 @@ impl World {
                     // lock while its call was in flight.
                     let is_writer = self.under.contains(&(uuid, cell.owner));
                     let overtaken = client.engine.overtaken(id, &cell);
-                    if let Some(writer) = overtaken.filter(|_| !is_writer) {
+                    // It may enter the hold that a multi lock of its key has as a part.
+                    let is_first = cell.count() == 1;
+                    if let Some(writer) = overtaken.filter(|_| !is_writer && is_first) {
                         let text = format!("{cell:?} of {id} overtakes the writer {writer}");
                         self.wrong.get_or_insert(text);
                     }
@@ -2187,6 +2199,30 @@ impl World {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Internal => self.fail(error.to_string()),
             Err(_) => {}
+        }
+    }
+
+    /// A multi lock was granted: its caller relies on each part.
+    fn granted_all(&mut self, place: usize, cell: &Arc<HoldCell>) {
+        let client = &mut self.clients[place];
+        let (uuid, now) = (client.uuid, client.local(self.time));
+        if cell.parts().is_empty() || !cell.is_held(now) {
+            return self.fail(format!("{cell:?} was granted and is not held"));
+        }
+        self.counts.together += 1;
+        for part in cell.parts() {
+            let client = &mut self.clients[place];
+            client.renewals.last.entry(part.owner).or_insert(now);
+            if client.cells.iter().any(|known| Arc::ptr_eq(known, part)) {
+                continue;
+            }
+            if caller_before(client, part) {
+                *self.passed.entry((uuid, part.owner)).or_default() += 1;
+            } else {
+                self.won.insert((uuid, part.owner), self.time);
+            }
+            client.cells.push(part.clone());
+            self.check_token(uuid, part);
         }
     }
 
@@ -2248,7 +2284,10 @@ impl World {
             reason,
             LostReason::Expired | LostReason::Forced | LostReason::Closed
         );
-        let by_force = self.bereaved.keys().any(|(_, owner)| *owner == cell.owner);
+        let is_it = |owner: OwnerId| {
+            owner == cell.owner || cell.parts().iter().any(|part| part.owner == owner)
+        };
+        let by_force = self.bereaved.keys().any(|(_, owner)| is_it(*owner));
         if !usual && !by_force && self.disturbed == 0 {
             self.fail(format!("{cell:?} was lost: {reason}"));
         }
@@ -3076,6 +3115,7 @@ impl Engine {
     fn is_clear(&self) -> bool {
         let empty =
             self.names.queues.is_empty() && self.queries.is_empty() && self.cx.callers.is_empty();
+        let empty = empty && self.multi.is_empty();
         empty && self.is_settled() && self.cx.calls.is_empty() && self.next_wake().is_none()
     }
 }
