@@ -500,7 +500,7 @@ export class CountDownLatch {
   wait(options?: WaitOptions): Promise<void>
 }
 
-/** What a held multi lock has of one of its locks. */
+/** The part of a held multi lock that is one of its locks. */
 export interface HoldPart {
   /** The name of the lock. */
   name: string
@@ -523,7 +523,7 @@ export class Hold implements AsyncDisposable {
   readonly holdCount: number
   /** The fencing token, if the lock draws them. */
   readonly fencingToken: bigint | undefined
-  /** Of a multi lock: what it has of each of its locks, in their order. Empty for any other lock. */
+  /** One for each lock of a multi lock, in their order. Empty for any other lock. */
   readonly parts: readonly HoldPart[]
   /**
    * Aborted with a LockLostError when the lock is lost. A Hold that is garbage-collected without release is not renewed

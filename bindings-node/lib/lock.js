@@ -36,7 +36,7 @@ class Family {
   }
 }
 
-// What a Lock or a Semaphore is to the native part, as one of the locks of a multi lock; undefined for anything else.
+// Gives the native part and the name of a Lock or a Semaphore that a multi lock is made of; undefined for anything else.
 let partOf
 
 class Lock {

@@ -12,7 +12,7 @@ const context = shared()
 // Names in their order.
 const freshNames = (count) => Array.from({ length: count }, (_, at) => `${freshName()}:${'abcdef'[at]}`).sort()
 
-// Those of these names that are locked on the server.
+// Gives the names that are locked on the server.
 async function locked(names) {
   const there = await Promise.all(names.map((name) => context.redis.send('EXISTS', name)))
   return names.filter((_, at) => there[at] === 1)
