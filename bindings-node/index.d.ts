@@ -295,6 +295,12 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
    */
   rwLock(name: string, options?: Omit<LockOptions, 'kind'>): RwLock
   /**
+   * Names several locks as one: all of them, or none. Names and locks of this client may be mixed: locks, sides of read-write
+   * locks, semaphores, multi locks. The options are for locks that are given by their names; `context` is for the whole. Sends
+   * nothing.
+   */
+  multiLock(locks: readonly (string | Lock | Semaphore)[], options?: LockOptions): MultiLock
+  /**
    * Names a semaphore: so many owners at a time as it has permits. The number alone stands for `{ limit }`. `kind`,
    * `reentrant`, `context` and fencing are not taken. Sends nothing.
    */
@@ -319,7 +325,7 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
 
 /** A lock: a name on a client, with options. Every acquisition is an owner of its own. */
 export class Lock {
-  private constructor()
+  protected constructor()
   /** The name as it stands in Redis: some kinds put a word before the name that was given. */
   readonly name: string
   /** Waits for the lock and holds it. */
@@ -353,6 +359,20 @@ export class Lock {
   extendToken(token: string, lease: Time): Promise<void>
   /** Deletes the lock whoever holds it; whether there was one. */
   forceRelease(): Promise<boolean>
+}
+
+/**
+ * Several locks as one. Every caller waits for them in the same order, whatever the order in which it names them, so no two
+ * callers wait for each other. While it waits, it keeps those before the one that it waits for. The loss of one of them is the
+ * loss of the whole.
+ *
+ * It has no key of its own: `isLocked`, `holder`, `holders`, `waiters`, `forceRelease` and `reenter` of its Hold reject with
+ * InvalidArgumentError. Ask each of `parts`; enter again by acquiring with the same `key`, or by the option `context`.
+ */
+export class MultiLock extends Lock {
+  private constructor()
+  /** Its locks, in the order in which it waits for them. */
+  readonly parts: readonly (Lock | Semaphore)[]
 }
 
 /**
@@ -480,6 +500,16 @@ export class CountDownLatch {
   wait(options?: WaitOptions): Promise<void>
 }
 
+/** The part of a held multi lock that is one of its locks. */
+export interface HoldPart {
+  /** The name of the lock. */
+  name: string
+  /** The owner as it is in Redis: `<uuid>:<number>` */
+  owner: string
+  /** The fencing token, if that lock draws them. */
+  fencingToken: bigint | undefined
+}
+
 /** A held lock, or held permits of a semaphore. */
 export class Hold implements AsyncDisposable {
   private constructor()
@@ -493,6 +523,8 @@ export class Hold implements AsyncDisposable {
   readonly holdCount: number
   /** The fencing token, if the lock draws them. */
   readonly fencingToken: bigint | undefined
+  /** One for each lock of a multi lock, in their order. Empty for any other lock. */
+  readonly parts: readonly HoldPart[]
   /**
    * Aborted with a LockLostError when the lock is lost. A Hold that is garbage-collected without release is not renewed
    * any more; its signal is aborted when its lease has ended.

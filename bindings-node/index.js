@@ -4,6 +4,7 @@ const { internal, ...errors } = require('./lib/errors.js')
 module.exports = {
   Client: require('./lib/client.js').Client,
   Lock: require('./lib/lock.js').Lock,
+  MultiLock: require('./lib/lock.js').MultiLock,
   RwLock: require('./lib/lock.js').RwLock,
   Semaphore: require('./lib/lock.js').Semaphore,
   PlainSemaphore: require('./lib/counters.js').PlainSemaphore,

@@ -4,6 +4,7 @@ import redlatch from './index.js'
 export const {
   Client,
   Lock,
+  MultiLock,
   RwLock,
   Semaphore,
   PlainSemaphore,

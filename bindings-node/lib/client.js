@@ -3,7 +3,7 @@ const { EventEmitter } = require('node:events')
 const { isMainThread } = require('node:worker_threads')
 const { InvalidArgumentError, UnavailableError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
-const { Family, Lock, RwLock, Semaphore, anonymous } = require('./lock.js')
+const { Family, Lock, MultiLock, RwLock, Semaphore, anonymous, partOf } = require('./lock.js')
 const { events, isListenedTo } = require('./channels.js')
 const { CountDownLatch, PlainSemaphore } = require('./counters.js')
 const { asyncDispose, statsReader } = require('./names.js')
@@ -83,6 +83,28 @@ class Client extends EventEmitter {
     return new RwLock(this.lock(name, read), this.lock(name, { ...options, kind: 'write' }))
   }
 
+  multiLock(locks, options) {
+    if (!Array.isArray(locks)) {
+      throw new InvalidArgumentError(`the locks are ${shown(locks)}; give an array of names and locks: client.multiLock(['a', 'b'])`)
+    }
+    const { own, names = [] } = split(options, ['context'])
+    if (names.length > 0 && locks.length > 0 && !locks.some((given) => typeof given === 'string')) {
+      throw new InvalidArgumentError(`${names[0]} is given, and no name that it could be for; give it to client.lock()`)
+    }
+    const made = locks.map((given) => (typeof given === 'string' ? this.lock(given, options) : given))
+    const parts = made.map((lock) => partOf(lock) ?? this.#refusePart(lock))
+    const native = this.#native.multiLock(parts.map((part) => part.locks), parts.map((part) => part.name))
+    return new MultiLock(new Family(this, unwrap(native), own.context), made)
+  }
+
+  #refusePart(given) {
+    if (given instanceof RwLock) {
+      throw new InvalidArgumentError(`one of the locks is a read-write lock, ${JSON.stringify(given.name)}; give its read or its write`)
+    }
+    const remedy = 'give names, locks, sides of read-write locks and semaphores'
+    throw new InvalidArgumentError(`one of the locks is ${shown(given)}, neither a name nor a lock; ${remedy}`)
+  }
+
   semaphore(name, options) {
     const given = typeof options === 'number' ? { limit: options } : options
     if (given?.kind !== undefined) {
@@ -158,6 +180,6 @@ class Client extends EventEmitter {
 }
 
 surfaced(Client, { async: ['connect'] })
-surfaced(Client.prototype, { sync: ['lock', 'rwLock', 'semaphore', 'plainSemaphore', 'latch', 'stats'], async: ['close'] })
+surfaced(Client.prototype, { sync: ['lock', 'rwLock', 'multiLock', 'semaphore', 'plainSemaphore', 'latch', 'stats'], async: ['close'] })
 
 module.exports = { Client }

@@ -107,7 +107,7 @@ const emitLost = Symbol('emitLost')
 class Hold {
   #id
   #known // its lock; its Story once it is released, or has asked for one
-  #token
+  #granted // the fencing token; of a multi lock what each of its locks has
   #released
 
   static {
@@ -120,10 +120,10 @@ class Hold {
     watch = (hold) => collected.register(hold, hold.#id)
   }
 
-  constructor(id, lock, token) {
+  constructor(id, lock, granted) {
     this.#id = id
     this.#known = lock
-    this.#token = token
+    this.#granted = granted
     holds.set(id, lock)
     watchLater(id, this)
   }
@@ -165,7 +165,13 @@ class Hold {
   }
 
   get fencingToken() {
-    return this.#token
+    return typeof this.#granted === 'bigint' ? this.#granted : undefined
+  }
+
+  get parts() {
+    if (!Array.isArray(this.#granted)) return []
+    const { parts } = this.#lock
+    return this.#granted.map(({ owner, fencingToken }, at) => ({ name: parts[at].name, owner, fencingToken }))
   }
 
   get signal() {

@@ -36,9 +36,20 @@ class Family {
   }
 }
 
+// Gives the native part and the name of a Lock or a Semaphore that a multi lock is made of; undefined for anything else.
+let partOf
+
 class Lock {
   #family
   #name
+
+  static {
+    partOf = (value) => {
+      if (value instanceof Semaphore) return partOf(lockOf(value))
+      if (typeof value !== 'object' || value === null || !(#family in value)) return undefined
+      return { locks: value.#family.locks, name: value.#name }
+    }
+  }
 
   constructor(family, name) {
     this.#family = family
@@ -71,8 +82,8 @@ class Lock {
         waited = true
         answer = await answer
       }
-      const token = valueOf(answer)
-      hold = new Hold(numberOf(started), this, token ?? undefined)
+      const granted = valueOf(answer)
+      hold = new Hold(numberOf(started), this, granted ?? undefined)
     } catch (error) {
       // acquire() does not await: while this does, it is the innermost function that the program waits for.
       throw calledFrom(waited ? this.#acquire : this.acquire, error, this)
@@ -94,7 +105,8 @@ class Lock {
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
     const known = knownOf(hold)
-    if (known?.lock.#family.client !== this.#family.client || known.lock.name !== this.name) {
+    const isOfThis = known?.lock[thing] === this[thing] && known.lock.name === this.name
+    if (!isOfThis || known.lock.#family.client !== this.#family.client) {
       const given = known === undefined ? shown(hold) : `one of the ${known.lock[thing]} ${JSON.stringify(known.lock.name)}`
       throw new InvalidArgumentError(`hold is ${given}; give it a Hold of this lock and this client`)
     }
@@ -169,6 +181,25 @@ class Lock {
   }
 }
 
+// Several locks as one: the native part of `family` is made of `locks`.
+class MultiLock extends Lock {
+  #parts
+
+  constructor(family, locks) {
+    super(family, unwrap(family.locks.name('')))
+    const given = new Map(locks.flatMap((lock) => lock.parts ?? [lock]).map((lock) => [lock.name, lock]))
+    this.#parts = Object.freeze(family.locks.parts().map((name) => given.get(name)))
+  }
+
+  get parts() {
+    return this.#parts
+  }
+
+  [inspect.custom](_, options) {
+    return `MultiLock ${inspect({ name: this.name }, options)}`
+  }
+}
+
 class RwLock {
   constructor(read, write) {
     this.read = read
@@ -188,10 +219,17 @@ class RwLock {
 // The lock that a semaphore is inside.
 class Permits extends Lock {}
 
+// The lock inside a Semaphore.
+let lockOf
+
 class Semaphore {
   #locks
   #name
   #lock
+
+  static {
+    lockOf = (semaphore) => semaphore.#lock
+  }
 
   constructor(family, name) {
     this.#locks = family.locks
@@ -277,6 +315,7 @@ async function releaseAfter(error, hold) {
 }
 
 Lock.prototype[thing] = 'lock'
+MultiLock.prototype[thing] = 'multi lock'
 Permits.prototype[thing] = Semaphore.prototype[thing] = 'semaphore'
 
 surfaced(Lock.prototype, { async: ['tryAcquire', 'using', 'isLocked', 'holder', 'holders', 'waiters', 'releaseToken', 'extendToken', 'forceRelease'] })
@@ -308,4 +347,4 @@ function flag(name, value) {
   throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
-module.exports = { Family, Lock, RwLock, Semaphore, anonymous, checkSignal, during, isSignal }
+module.exports = { Family, Lock, MultiLock, RwLock, Semaphore, anonymous, checkSignal, during, isSignal, partOf }

@@ -130,7 +130,9 @@ impl State {
     /// object costs more than the rest of a call.
     fn at_once(&self, id: Id, outcome: Outcome) -> Asked {
         match outcome {
-            Outcome::Granted(guard) if guard.fencing_token().is_none() => {
+            Outcome::Granted(guard)
+                if guard.fencing_token().is_none() && guard.parts().is_empty() =>
+            {
                 self.keep(id, guard);
                 Either::A(-id)
             }
@@ -153,13 +155,13 @@ impl State {
     fn answer(&self, batch: &mut Batch, id: Id, outcome: Outcome) {
         match outcome {
             Outcome::Granted(guard) => {
-                batch.granted(id, guard.fencing_token());
+                batch.granted(id, guard.fencing_token(), guard.parts());
                 self.keep(id, guard);
             }
             // Its object in JavaScript gives the permits back by their number, as any caller may.
             Outcome::Taken(permit) => {
                 permit.forget();
-                batch.granted(id, None);
+                batch.granted(id, None, Vec::new());
             }
             other => batch.answered(id, other),
         }

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use napi::bindgen_prelude::{BigInt, Env, FnArgs, Function};
+use napi::bindgen_prelude::{BigInt, ClassInstance, Env, FnArgs, Function};
 use napi_derive::napi;
 use redlatch::embed::{
     ClientBuilderExt, CountDownLatchExt, GuardExt, LockExt, PlainSemaphoreExt, SemaphoreExt,
@@ -203,6 +203,24 @@ impl Client {
         })
     }
 
+    /// The multi lock of these locks, each with its name. No I/O.
+    #[napi]
+    pub fn multi_lock(
+        &self,
+        families: Vec<ClassInstance<'_, Locks>>,
+        names: Vec<String>,
+    ) -> Checked<Locks> {
+        caught(|| {
+            let parts = families.iter().zip(&names);
+            let parts = parts.map(|(family, name)| family.0.lock(name));
+            let parts: Vec<redlatch::Lock> = parts.collect::<redlatch::Result<_>>()?;
+            Ok(Locks(Rc::new(Family {
+                first: self.0.client.multi_lock_of(&parts)?,
+                client: self.0.clone(),
+            })))
+        })
+    }
+
     /// A plain semaphore. No I/O.
     #[napi]
     pub fn plain_semaphore(&self, name: String) -> Checked<PlainSemaphore> {
@@ -276,8 +294,15 @@ struct Family {
 
 impl Family {
     fn acquire(&self, name: &str, options: AcquireOptions) -> redlatch::Result<Asked> {
-        self.client
-            .ask(self.first.named(name)?.acquire_with(options))
+        self.client.ask(self.lock(name)?.acquire_with(options))
+    }
+
+    /// The lock of this name. A multi lock is alone.
+    fn lock(&self, name: &str) -> redlatch::Result<redlatch::Lock> {
+        match self.first.parts() {
+            [] => self.first.named(name),
+            _ => Ok(self.first.clone()),
+        }
     }
 }
 
@@ -292,7 +317,14 @@ impl Locks {
     /// The name as it is in Redis, or a failure for an invalid name.
     #[napi]
     pub fn name(&self, name: String) -> Checked<String> {
-        caught(|| Ok(self.0.first.named(&name)?.name().to_owned()))
+        caught(|| Ok(self.0.lock(&name)?.name().to_owned()))
+    }
+
+    /// The names of the locks of a multi lock, in their order.
+    #[napi]
+    pub fn parts(&self) -> Vec<String> {
+        let parts = self.0.first.parts().iter();
+        parts.map(|part| part.name().to_owned()).collect()
     }
 
     /// The function that acquires as a separate owner, without options or with the most frequent
@@ -355,29 +387,25 @@ impl Locks {
     /// Asks for the current holders of the lock.
     #[napi]
     pub fn owners(&self, name: String) -> Checked<Asked> {
-        caught(|| self.0.client.ask(self.0.first.named(&name)?.owners()))
+        caught(|| self.0.client.ask(self.0.lock(&name)?.owners()))
     }
 
     /// Asks for the current holders of the lock, and which processes they are.
     #[napi]
     pub fn holders(&self, name: String) -> Checked<Asked> {
-        caught(|| self.0.client.ask(self.0.first.named(&name)?.holders()))
+        caught(|| self.0.client.ask(self.0.lock(&name)?.holders()))
     }
 
     /// Asks for the queue of a fair lock.
     #[napi]
     pub fn waiters(&self, name: String) -> Checked<Asked> {
-        caught(|| self.0.client.ask(self.0.first.named(&name)?.waiters()))
+        caught(|| self.0.client.ask(self.0.lock(&name)?.waiters()))
     }
 
     /// Frees the lock if `token` is its value.
     #[napi]
     pub fn release_token(&self, name: String, token: String) -> Checked<Asked> {
-        caught(|| {
-            self.0
-                .client
-                .ask(self.0.first.named(&name)?.release_token(&token))
-        })
+        caught(|| self.0.client.ask(self.0.lock(&name)?.release_token(&token)))
     }
 
     /// Extends the lock, so that it lives at least `lease` from now, if `token` is its value.
@@ -387,25 +415,21 @@ impl Locks {
             let lease = read_duration("lease", option(&lease))?;
             self.0
                 .client
-                .ask(self.0.first.named(&name)?.extend_token(&token, lease))
+                .ask(self.0.lock(&name)?.extend_token(&token, lease))
         })
     }
 
     /// Deletes the lock, regardless of its holder.
     #[napi]
     pub fn force_release(&self, name: String) -> Checked<Asked> {
-        caught(|| {
-            self.0
-                .client
-                .ask(self.0.first.named(&name)?.force_release())
-        })
+        caught(|| self.0.client.ask(self.0.lock(&name)?.force_release()))
     }
 
     /// Asks how many permits the semaphore has, after it was given `limit` of them if that is asked for.
     #[napi]
     pub fn permits(&self, name: String, limit: Option<f64>) -> Checked<Asked> {
         caught(|| {
-            let semaphore = Semaphore::of_lock(self.0.first.named(&name)?);
+            let semaphore = Semaphore::of_lock(self.0.lock(&name)?);
             self.0.client.ask(match limit {
                 Some(limit) => {
                     semaphore.set_permits(read_count("limit", OptionValue::Millis(limit))?)

@@ -5,11 +5,11 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use napi::Either;
-use napi::bindgen_prelude::{BigInt, Either4, Either5, Null};
+use napi::bindgen_prelude::{BigInt, Either4, Either6, Null};
 use napi_derive::napi;
 use redlatch::embed::exit::uninterrupted;
 use redlatch::embed::{Outcome, SetOption, Spelling};
-use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Result};
+use redlatch::{Error, ErrorKind, Event, Hold, LostReason, OptionValue, Result};
 
 use crate::border::Id;
 
@@ -133,7 +133,7 @@ pub(crate) fn set_all(to: &mut impl SetOption, names: &Names, values: &Values) -
 }
 
 /// A value in a [`Batch`].
-type Answer = Either5<bool, BigInt, Vec<Holder>, Vec<String>, Permits>;
+type Answer = Either6<bool, BigInt, Vec<Holder>, Vec<String>, Permits, Vec<Part>>;
 
 /// All waiting answers. Each list has the id of a call before its value. A negated id has no value
 /// behind it.
@@ -156,10 +156,13 @@ impl Batch {
         self.done.push(Either::B(value));
     }
 
-    pub(crate) fn granted(&mut self, id: Id, token: Option<u64>) {
-        match token {
-            Some(token) => self.done(id, Either5::B(BigInt::from(token))),
-            None => self.done.push(Either::A(-id)),
+    pub(crate) fn granted(&mut self, id: Id, token: Option<u64>, parts: Vec<Hold>) {
+        if let Some(token) = token {
+            self.done(id, Either6::B(BigInt::from(token)));
+        } else if parts.is_empty() {
+            self.done.push(Either::A(-id));
+        } else {
+            self.done(id, Either6::F(parts.into_iter().map(Part::from).collect()));
         }
     }
 
@@ -184,16 +187,34 @@ impl Batch {
                     .get_or_insert_default()
                     .extend([Either::A(id), Either::B(error.into())]);
             }
-            Outcome::Forced(deleted) => self.done(id, Either5::A(deleted)),
+            Outcome::Forced(deleted) => self.done(id, Either6::A(deleted)),
             Outcome::Inspected(holders) => {
                 let holders = holders.into_iter().map(Holder::from).collect();
-                self.done(id, Either5::C(holders));
+                self.done(id, Either6::C(holders));
             }
-            Outcome::Closed(names) => self.done(id, Either5::D(names)),
-            Outcome::Counted(permits) => self.done(id, Either5::E(permits.into())),
-            Outcome::Set(set) => self.done(id, Either5::A(set)),
+            Outcome::Closed(names) => self.done(id, Either6::D(names)),
+            Outcome::Counted(permits) => self.done(id, Either6::E(permits.into())),
+            Outcome::Set(set) => self.done(id, Either6::A(set)),
             Outcome::Number(number) => self.done.extend([Either::A(id), Either::A(number)]),
             _ => self.done.push(Either::A(-id)),
+        }
+    }
+}
+
+/// The hold of one lock of a multi lock.
+#[napi(object)]
+pub struct Part {
+    /// The owner as it is in Redis.
+    pub owner: String,
+    /// The fencing token.
+    pub fencing_token: Option<BigInt>,
+}
+
+impl From<Hold> for Part {
+    fn from(hold: Hold) -> Self {
+        Part {
+            owner: hold.owner(),
+            fencing_token: hold.fencing_token().map(BigInt::from),
         }
     }
 }

@@ -82,7 +82,7 @@ test('import and require give the same, and all of it is declared', async () => 
   for (const [name, value] of Object.entries(redlatch)) assert.equal(imported[name], value, name)
   const classes = declared.statements.filter(ts.isClassDeclaration).map((statement) => statement.name.text)
   assert.deepEqual(classes.sort(), Object.keys(redlatch).sort())
-  for (const name of ['Client', 'Lock', 'Semaphore', 'PlainSemaphore', 'PlainPermit', 'CountDownLatch', 'Hold']) {
+  for (const name of ['Client', 'Lock', 'MultiLock', 'Semaphore', 'PlainSemaphore', 'PlainPermit', 'CountDownLatch', 'Hold']) {
     for (const { name: member, modifiers } of named(name).members) {
       if (member === undefined || !ts.isIdentifier(member)) continue
       const isStatic = modifiers?.some(({ kind }) => kind === ts.SyntaxKind.StaticKeyword)

@@ -106,6 +106,8 @@ calls! {
     };
     /// Locks of a client with the same options.
     redlatch_locks(family, client) => |module, given| module.family(family as Id, client as Id, given);
+    /// The multi lock of locks of a client.
+    redlatch_multi(family, client) => |module, given| module.multi(family as Id, client as Id, given);
     /// They are not used any more.
     redlatch_drop_locks(family) => |module, given| {
         module.drop_family(family as Id);

@@ -152,4 +152,6 @@ pub(crate) mod value {
     pub(crate) const PERMITS: u8 = 6;
     /// The number of a counter.
     pub(crate) const NUMBER: u8 = 7;
+    /// All locks of a multi lock are held.
+    pub(crate) const PARTS: u8 = 8;
 }

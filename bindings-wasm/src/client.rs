@@ -150,6 +150,11 @@ impl Client {
         })
     }
 
+    /// The part of its owners' names that is the client's.
+    pub(crate) fn uuid(&self) -> &str {
+        &self.server.uuid
+    }
+
     pub(crate) fn is_encrypted(&self) -> bool {
         self.server.tls
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch_proto::connecting::TlsFault;
-use redlatch_proto::engine::{Done, Input, LevelId, Request, RequestId, Target};
+use redlatch_proto::engine::{Done, Input, LevelId, Part, Request, RequestId, Target, in_order};
 use redlatch_proto::error::{Error, ErrorKind, LostReason, Result};
 use redlatch_proto::event::Event;
 use redlatch_proto::hold::{HoldCell, Listener, LossListener};
@@ -29,10 +29,17 @@ use crate::options::{
 /// fits a number of JavaScript.
 pub(crate) type Id = u64;
 
-/// Locks of a client with the same options.
+/// Locks of a client with the same options, or one multi lock.
 struct Family {
     client: Id,
     options: Rc<LockOptions>,
+    multi: Option<Rc<Multi>>,
+}
+
+/// A multi lock.
+struct Multi {
+    name: Name,
+    parts: Vec<(Name, Rc<LockOptions>)>,
 }
 
 /// A level that the host has.
@@ -196,9 +203,18 @@ impl Module {
                 records.number(permits.limit as f64);
             }
             Done::Granted { cell, level } => {
-                match cell.token() {
-                    Some(token) => records.byte(value::TOKEN).whole(token),
-                    None => records.byte(value::GRANTED),
+                match (cell.token(), cell.parts()) {
+                    (Some(token), _) => records.byte(value::TOKEN).whole(token),
+                    (None, []) => records.byte(value::GRANTED),
+                    (None, parts) => {
+                        records.byte(value::PARTS).number(parts.len() as f64);
+                        let uuid = self.clients.get(&client).map_or("", Client::uuid);
+                        for part in parts {
+                            records.text(&part.form().owner(uuid, part.owner));
+                            records.whole(part.token().unwrap_or_default());
+                        }
+                        records
+                    }
                 };
                 watch(&cell, id);
                 self.holds.insert(
@@ -393,7 +409,44 @@ impl Module {
             Rc::new(options)
         };
         lock_name(&options, name)?;
-        self.families.insert(id, Family { client, options });
+        let multi = None;
+        let family = Family {
+            client,
+            options,
+            multi,
+        };
+        self.families.insert(id, family);
+        Ok(())
+    }
+
+    /// The multi lock of these locks. Its own answer: the names in their order.
+    pub(crate) fn multi(&mut self, id: Id, client: Id, mut given: Arguments<'_>) -> Result<()> {
+        let mut parts = Vec::new();
+        while !given.0.is_empty() {
+            let (family, name) = (given.number()? as Id, given.text()?);
+            let own = self.families.get(&family);
+            let Some(own) = own.filter(|own| own.client == client) else {
+                return Err(Error::of_another_client().on(&name.into()));
+            };
+            match &own.multi {
+                Some(inner) => parts.extend(inner.parts.iter().cloned()),
+                None => parts.push((lock_name(&own.options, name)?, own.options.clone())),
+            }
+        }
+        let (name, parts) = in_order(parts, |(name, options)| (name, options.kind))?;
+        let records = self.records.byte(record::DONE).number(0.0);
+        records.byte(value::NAMES).number(parts.len() as f64);
+        for (name, _) in &parts {
+            records.text(name);
+        }
+        let options = Rc::new(parts[0].1.of_multi_lock());
+        let multi = Some(Rc::new(Multi { name, parts }));
+        let family = Family {
+            client,
+            options,
+            multi,
+        };
+        self.families.insert(id, family);
         Ok(())
     }
 
@@ -402,8 +455,12 @@ impl Module {
     }
 
     fn lock(&self, family: Id, name: &str) -> Result<(Id, Rc<LockOptions>, Name)> {
-        let Family { client, options } = self.families.get(&family).ok_or_else(unknown)?;
-        Ok((*client, options.clone(), lock_name(options, name)?))
+        let own = self.families.get(&family).ok_or_else(unknown)?;
+        let name = match &own.multi {
+            Some(multi) => multi.name.clone(),
+            None => lock_name(&own.options, name)?,
+        };
+        Ok((own.client, own.options.clone(), name))
     }
 
     /// The name as it is in Redis.
@@ -435,12 +492,29 @@ impl Module {
             self.fail(id, error.on(&name).of(options.kind.thing()));
             return Ok(());
         }
-        let request = Request::Acquire {
-            name,
-            key,
-            wait: acquire.wait,
-            terms: options.terms(&acquire),
-            token: acquire.token,
+        let (wait, terms) = (acquire.wait, options.terms(&acquire));
+        let multi = self.families.get(&family).and_then(|own| own.multi.clone());
+        let request = match multi {
+            None => Request::Acquire {
+                name,
+                key,
+                wait,
+                terms,
+                token: acquire.token,
+            },
+            Some(multi) => {
+                let part = |(name, options): &(Name, Rc<LockOptions>)| Part {
+                    name: name.clone(),
+                    terms: options.terms(&acquire),
+                };
+                Request::AcquireAll {
+                    name,
+                    parts: multi.parts.iter().map(part).collect(),
+                    key,
+                    wait,
+                    terms,
+                }
+            }
         };
         self.ask(now, id, client, request, None);
         Ok(())

@@ -306,6 +306,9 @@ pub trait GuardExt: Sized {
     /// As [`reenter`](Guard::reenter), and `invalid_argument` for options out of bounds.
     fn reenter_with(&self, lock: &LockOptions, acquire: AcquireOptions) -> Operation<Guard>;
 
+    /// As [`Hold::parts`], for what costs nothing with any other lock.
+    fn parts(&self) -> Vec<Hold>;
+
     /// Ties the level to its key as well as to this guard, as [`AcquireOptions::tied_to_key`] does
     /// from the start. When the key's thread or task has ended, the level is not renewed any more,
     /// even if the guard still exists.
@@ -326,6 +329,10 @@ impl GuardExt for Guard {
             Ok(()) => self.reenter_on(lock.terms(&acquire), acquire.wait),
             Err(error) => Operation::failed(error),
         }
+    }
+
+    fn parts(&self) -> Vec<Hold> {
+        self.part_holds()
     }
 
     fn tie_to_key(&self) {

@@ -366,6 +366,15 @@ impl Guard {
         }
     }
 
+    /// See [`GuardExt::parts`](crate::embed::GuardExt::parts).
+    pub(crate) fn part_holds(&self) -> Vec<Hold> {
+        let Some(Armed { cell, running, .. }) = &self.0 else {
+            return Vec::new();
+        };
+        let parts = cell.parts().iter();
+        parts.map(|part| Hold::of(part, running)).collect()
+    }
+
     /// See [`GuardExt::tie_to_key`](crate::embed::GuardExt::tie_to_key).
     pub(crate) fn tie(&self) {
         if let Some(armed) = &self.0 {
@@ -377,11 +386,6 @@ impl Guard {
         let Some(armed) = &self.0 else {
             return Operation::failed(spent());
         };
-        if armed.cell.kind == Kind::Multi {
-            let text =
-                "a multi lock is not entered by its guard; acquire it once more with the same key";
-            return Operation::failed(armed.cell.named(Error::invalid(text)));
-        }
         // The new guard alone is responsible for its level.
         let terms = Terms {
             tied: false,

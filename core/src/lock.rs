@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::client::{ClientInner, Running};
 use crate::clock;
 use crate::completion_queue::Outcome;
-use crate::engine::{Part, Request, Target};
+use crate::engine::{Part, Request, Target, in_order};
 use crate::error::{Error, ErrorKind, LostReason, Result, Thing};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
@@ -15,7 +15,7 @@ use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
 use crate::owner::ReentryKey;
-use crate::wire::{Form, Holder, Inspection, Kind, Name, Permits, names};
+use crate::wire::{Form, Holder, Inspection, Name, Permits, names};
 
 /// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
@@ -59,34 +59,17 @@ impl Lock {
         let mut parts: Vec<Lock> = Vec::with_capacity(locks.len());
         for lock in locks {
             if !Arc::ptr_eq(&lock.client, &client) {
-                let text = "this lock is of another client; make each lock of a multi lock by the client that makes the multi lock";
-                return Err(lock.blamed(Error::invalid(text)));
+                return Err(lock.blamed(Error::of_another_client()));
             }
             match lock.parts {
                 Some(inner) => parts.extend(inner.iter().cloned()),
                 None => parts.push(lock),
             }
         }
-        // Every client waits for names in the same order, so none waits for another in a circle.
-        parts.sort_by(|one, other| one.name.cmp(&other.name));
-        let Some(first) = parts.first() else {
-            let text = "a multi lock of no names; give it at least one";
-            return Err(Error::invalid(text));
-        };
-        let twice = parts.windows(2).find(|pair| pair[0].name == pair[1].name);
-        if let Some([twice, _]) = twice {
-            let text = "a multi lock has this name twice; give it each name once";
-            return Err(twice.blamed(Error::invalid(text)));
-        }
-        let options = LockOptions {
-            kind: Kind::Multi,
-            limit: 0,
-            ..(*first.options).clone()
-        };
-        let names: Vec<&str> = parts.iter().map(|part| &*part.name).collect();
+        let (name, parts) = in_order(parts, |lock| (&lock.name, lock.options.kind))?;
         Ok(Lock {
-            name: names.join(", ").into(),
-            options: client.shared(options),
+            name,
+            options: client.shared(parts[0].options.of_multi_lock()),
             parts: Some(parts.into()),
             client,
         })

@@ -618,6 +618,15 @@ impl LockOptions {
         }
     }
 
+    /// The options of a multi lock whose first lock has these.
+    pub(crate) fn of_multi_lock(&self) -> LockOptions {
+        LockOptions {
+            kind: Kind::Multi,
+            limit: 0,
+            ..self.clone()
+        }
+    }
+
     /// Checks what only some kinds of lock have.
     pub(crate) fn validate_kind(&self) -> Result<()> {
         if self.kind == Kind::Multi {

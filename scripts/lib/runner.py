@@ -95,6 +95,7 @@ RUNTIME_SUITE = [
     "events",
     "input",
     "loss",
+    "multi_lock",
     "process",
     "rw_lock",
     "semaphore",

@@ -8,7 +8,7 @@ const { Arguments, Records, decoder } = require('./bytes.js')
 // Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
 // Values of a call that has succeeded.
-const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER] = [0, 1, 2, 3, 4, 5, 6, 7]
+const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER, PARTS] = [0, 1, 2, 3, 4, 5, 6, 7, 8]
 // Changes of a plain semaphore or a latch.
 const [RELEASE, SET_PERMITS, ADD_PERMITS, DRAIN, SET_COUNT, COUNT_DOWN] = [0, 1, 2, 3, 4, 5]
 const [SEMAPHORE, LATCH] = [0, 1]
@@ -245,6 +245,11 @@ function holderOf(records) {
   return { owner, count, remaining: remaining < 0 ? null : remaining, process }
 }
 
+function partOf(records) {
+  const [owner, token] = [records.text(), records.whole()]
+  return token === 0n ? { owner } : { owner, fencingToken: token }
+}
+
 // Whether a hold begins, and the value of a call.
 function valueOf(records) {
   switch (records.byte()) {
@@ -264,6 +269,8 @@ function valueOf(records) {
       return [false, { available: records.number(), limit: records.number() }]
     case NUMBER:
       return [false, records.number()]
+    case PARTS:
+      return [true, Array.from({ length: records.number() }, () => partOf(records))]
   }
 }
 
@@ -544,6 +551,14 @@ function backendOf(module, platform) {
       return this.#instance.call('redlatch_locks', family, this.id) ?? new Locks(this.#border, this.#instance, family, this)
     }
 
+    multiLock(families, names) {
+      const id = this.#border.nextId()
+      const { given } = this.#instance
+      families.forEach((family, at) => given.number(family.id).text(names[at]))
+      const told = this.#instance.call('redlatch_multi', id, this.id)
+      return Array.isArray(told) ? new Locks(this.#border, this.#instance, id, this, told) : told
+    }
+
     plainSemaphore(name) {
       return this.#instance.counterName(name) ?? new PlainSemaphore(this.#border, this.#instance, this, name)
     }
@@ -653,27 +668,33 @@ function backendOf(module, platform) {
   class Locks {
     #border
     #instance
-    #id
+    id
     client // as long as there are locks there is their client
+    #parts
 
-    constructor(border, instance, id, client) {
+    constructor(border, instance, id, client, parts = []) {
       this.#border = border
       this.#instance = instance
-      this.#id = id
+      this.id = id
       this.client = client
+      this.#parts = parts
       collected.register(this, { border, instance, drop: 'redlatch_drop_locks', id })
+    }
+
+    parts() {
+      return this.#parts
     }
 
     name(name) {
       // Its holds are told of their loss, by name.
       if (this.#instance.isDead) return name
       this.#instance.given.text(name)
-      const told = this.#instance.call('redlatch_name', this.#id)
+      const told = this.#instance.call('redlatch_name', this.id)
       return Array.isArray(told) ? told[0] : told
     }
 
     acquire() {
-      const [border, instance, id] = [this.#border, this.#instance, this.#id]
+      const [border, instance, id] = [this.#border, this.#instance, this.id]
       return (name, wait) => {
         const given = instance.given.byte(0).number(0).text(name)
         if (wait !== undefined) given.text('wait').value(wait)
@@ -687,12 +708,12 @@ function backendOf(module, platform) {
       else if (context !== undefined) given.byte(1).whole(BigInt(context))
       else given.byte(0).number(0)
       given.text(name).options(names, values)
-      return this.#border.ask(this.#instance, 'redlatch_acquire', this.#id)
+      return this.#border.ask(this.#instance, 'redlatch_acquire', this.id)
     }
 
     reenter(hold, names, values) {
       this.#instance.given.options(names, values)
-      return this.#border.ask(this.#instance, 'redlatch_reenter', this.#id, hold)
+      return this.#border.ask(this.#instance, 'redlatch_reenter', this.id, hold)
     }
 
     owners(name) {
@@ -709,28 +730,28 @@ function backendOf(module, platform) {
 
     #inspect(name, what) {
       this.#instance.given.text(name).byte(what)
-      return this.#border.ask(this.#instance, 'redlatch_inspect', this.#id)
+      return this.#border.ask(this.#instance, 'redlatch_inspect', this.id)
     }
 
     forceRelease(name) {
       this.#instance.given.text(name)
-      return this.#border.ask(this.#instance, 'redlatch_force', this.#id)
+      return this.#border.ask(this.#instance, 'redlatch_force', this.id)
     }
 
     permits(name, limit) {
       const given = this.#instance.given.text(name)
       if (limit !== undefined) given.value(limit)
-      return this.#border.ask(this.#instance, 'redlatch_permits', this.#id)
+      return this.#border.ask(this.#instance, 'redlatch_permits', this.id)
     }
 
     releaseToken(name, token) {
       this.#instance.given.text(name).text(token)
-      return this.#border.ask(this.#instance, 'redlatch_by_token', this.#id)
+      return this.#border.ask(this.#instance, 'redlatch_by_token', this.id)
     }
 
     extendToken(name, token, lease) {
       this.#instance.given.text(name).text(token).value(lease)
-      return this.#border.ask(this.#instance, 'redlatch_by_token', this.#id)
+      return this.#border.ask(this.#instance, 'redlatch_by_token', this.id)
     }
   }
 

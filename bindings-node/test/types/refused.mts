@@ -1,5 +1,5 @@
 // The compiler must refuse all of this.
-import { Client, Hold, Lock, LockTimeoutError } from 'redlatch'
+import { Client, Hold, Lock, LockTimeoutError, MultiLock } from 'redlatch'
 import { LockManager, locks, locksOf } from 'redlatch/web-locks'
 
 const client = new Client('redis://localhost')
@@ -11,6 +11,12 @@ client.lock('a', { lease: 'soon' })
 new Hold()
 // @ts-expect-error only its client makes a lock
 new Lock()
+// @ts-expect-error only its client makes a multi lock
+new MultiLock()
+// @ts-expect-error several names are an array
+client.multiLock('a')
+// @ts-expect-error a side is a lock, both are not
+client.multiLock([client.rwLock('a')])
 // @ts-expect-error a try does not wait
 void client.lock('a').tryAcquire({ wait: 5 })
 // @ts-expect-error no such event

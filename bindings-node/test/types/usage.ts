@@ -1,7 +1,7 @@
 // Compiled and run by types.test.ts's sibling types.test.js: every part of the declared interface, as a user writes it.
 import { strict as assert } from 'node:assert'
 import { Client, type Hold, type Holder, LockError, LockLostError, LockTimeoutError } from 'redlatch'
-import type { LostReason, Permits, PlainPermit } from 'redlatch'
+import type { HoldPart, Lock as Lock_, LostReason, MultiLock, Permits, PlainPermit } from 'redlatch'
 import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
 async function main(): Promise<void> {
@@ -55,6 +55,12 @@ async function main(): Promise<void> {
   }
   const held: boolean = await gpus.using({ permits: 2 }, async (hold) => hold.isHeld)
   assert.deepEqual([held, (await gpus.setPermits(3)).available, (await gpus.holders()).length], [true, 3, 0])
+
+  const all: MultiLock = client.multiLock(['types', client.rwLock('types-prices').read, gpus], { lease: '10s' })
+  const tokens: (bigint | undefined)[] = await all.using({ wait: '5s' }, (hold) => hold.parts.map((part: HoldPart) => part.fencingToken))
+  assert.deepEqual([tokens.length, client.multiLock([all, 'types-more'] as const).parts.length], [3, 4])
+  const asLock: Lock_ = all
+  assert.equal(asLock.name, all.name)
 
   const seats = client.plainSemaphore('types-seats')
   assert.equal(await seats.trySetPermits(3), true)

@@ -380,6 +380,13 @@ impl Error {
         self.reworded(text)
     }
 
+    /// A multi lock was to be made of a lock of another client.
+    #[doc(hidden)]
+    pub fn of_another_client() -> Self {
+        let text = "this lock is of another client; make each lock of a multi lock by the client that makes the multi lock";
+        Self::new(ErrorKind::InvalidArgument, text)
+    }
+
     /// A multi lock was asked for what only a lock with a key of its own has.
     #[doc(hidden)]
     pub fn of_no_key() -> Self {

@@ -75,6 +75,7 @@ pub use interface::{
     RequestId, Target, Terms,
 };
 pub use links::{LinkId, Routes, STANDALONE};
+pub use multi::in_order;
 
 /// The lock state machine of one client. See the module's documentation.
 #[derive(Debug)]
@@ -301,6 +302,16 @@ impl Engine {
                 name,
                 ..
             } => self.cx.fail(id, Error::of_no_key().on(&name)),
+            Request::Acquire {
+                name,
+                terms: Terms {
+                    kind: Kind::Multi, ..
+                },
+                ..
+            } => {
+                let text = "a multi lock is not entered again by its hold; acquire it once more with the same key";
+                self.cx.fail(id, Error::invalid(text).on(&name));
+            }
             Request::Acquire {
                 name,
                 key,

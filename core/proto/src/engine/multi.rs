@@ -26,6 +26,27 @@ use crate::maps::{Map, SmallMap};
 use crate::moment::Moment;
 use crate::wire::{Form, Kind, Name, OwnerId};
 
+/// Puts the locks of a multi lock into the order in which every client waits for them, and gives them
+/// with the name of the whole. `of` tells the name and the kind of each.
+///
+/// # Errors
+/// `invalid_argument` for no locks, and for a name that is given twice.
+pub fn in_order<L>(mut locks: Vec<L>, of: impl Fn(&L) -> (&Name, Kind)) -> Result<(Name, Vec<L>)> {
+    locks.sort_by(|one, other| of(one).0.cmp(of(other).0));
+    let names: Vec<&str> = locks.iter().map(|lock| &**of(lock).0).collect();
+    if names.is_empty() {
+        let text = "a multi lock of no names; give it at least one";
+        return Err(Error::invalid(text));
+    }
+    let same = names.windows(2).position(|pair| pair[0] == pair[1]);
+    if let Some(twice) = same.and_then(|at| locks.get(at)) {
+        let (name, kind) = of(twice);
+        let text = "a multi lock has this name twice; give it each name once";
+        return Err(Error::invalid(text).on(name).of(kind.thing()));
+    }
+    Ok((names.join(", ").into(), locks))
+}
+
 /// The multi locks of a client.
 #[derive(Debug, Default)]
 pub(super) struct Multi {
