@@ -26,7 +26,7 @@ const RELEASED: u8 = u8::MAX;
 /// This bit of the deadline is set when a reader has observed that the deadline has passed.
 const PASSED: u64 = 1 << 63;
 
-/// What few holds have.
+/// Few holds have one of these.
 enum Rare {
     /// The caller's own token at the key.
     Token(Arc<str>),
@@ -42,7 +42,7 @@ pub struct HoldCell {
     pub kind: Kind,
     /// The permits that it has of a semaphore.
     permits: u16,
-    /// What few holds have. Boxed, because most have neither.
+    /// Boxed, because most holds have neither.
     rare: Option<Box<Rare>>,
     /// The fencing token; 0 if none was asked for.
     token: u64,

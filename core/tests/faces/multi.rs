@@ -45,7 +45,7 @@ async fn it_waits_for_the_name_that_is_held() {
     let theirs = theirs.acquire().await.unwrap();
     let all = multi(&world.client, &["a", "b", "c"]);
     let waiter = tokio::spawn(async move { all.acquire().await });
-    // What comes before the name that it waits for it keeps; what comes behind it gives back.
+    // It keeps the names before the one that it waits for, and gives back those behind.
     eventually("it waits", || {
         let mut names = world.command::<Vec<String>>(&["KEYS", "*"]);
         names.sort();
@@ -181,7 +181,7 @@ async fn the_loss_of_one_name_is_the_loss_of_the_whole() {
     eventually("nothing is left", || world.is_clean()).await;
 }
 
-/// What was acquired before the wait may be lost during it.
+/// A name that was acquired before the wait may be lost during it.
 #[tokio::test]
 async fn a_name_that_is_lost_during_the_wait_is_acquired_anew() {
     let mut world = World::new().await;

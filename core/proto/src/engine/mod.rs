@@ -62,7 +62,7 @@ use expired::Expired;
 use hold::Phase;
 use holds::Holds;
 use links::Which;
-use multi::Multi;
+use multi::{Multi, Step};
 use names::Names;
 use ops::{NOBODY, extension_of, release_of};
 use queries::{Effect, Queries};
@@ -238,11 +238,11 @@ impl Engine {
             Input::Request { id, request } => self.request(id, request),
             Input::Cancel { id } => self.cancel(id),
             Input::Dropped { owner, level } if self.multi.has(owner) => {
-                self.drop_multi(owner, level)
+                self.multi.dropped(&mut self.cx, owner, level);
             }
             Input::Dropped { owner, level } => self.leave(None, owner, Some(level)),
             Input::Abandoned { owner, level } if self.multi.has(owner) => {
-                self.abandon_multi(owner, level);
+                self.multi.abandon(&mut self.cx, owner, level);
             }
             Input::Abandoned { owner, level } => self.abandon(owner, level),
             Input::Detached { owner, level } if self.multi.has(owner) => {
@@ -275,7 +275,7 @@ impl Engine {
 
     /// Stops renewing what only these keys can release. With `guarded`, includes what has a guard.
     fn abandon_keys(&mut self, keys: impl Fn(OwnerKey) -> bool, guarded: bool) {
-        self.abandon_multis(&keys, guarded);
+        self.multi.abandon_all(&mut self.cx, &keys, guarded);
         self.abandon_all(keys, guarded);
     }
 
@@ -332,13 +332,16 @@ impl Engine {
                 key,
                 wait,
                 terms,
-            } => self.acquire_all(id, name, key, wait, terms, parts),
+            } => {
+                let of = (name, key);
+                self.multi.acquire(&mut self.cx, id, of, wait, terms, parts);
+            }
             Request::Release(target) if self.multi.is_meant(&target) => {
-                self.release_multi(id, &target);
+                self.multi.release(&mut self.cx, id, &target);
             }
             Request::Release(target) => self.release(id, &target),
             Request::Extend { target, lease } if self.multi.is_meant(&target) => {
-                self.extend_multi(id, &target, lease);
+                self.multi.extend(&mut self.cx, id, &target, lease);
             }
             Request::Extend { target, lease } => self.extend(id, &target, lease),
             Request::ReleaseToken { name, form } => {
@@ -391,7 +394,7 @@ impl Engine {
         } else if self.queries.has(id) {
             self.queries.end(&mut self.cx, id, Err(error()));
         } else if self.multi.has_request(id) {
-            self.cancel_multi(id, error());
+            self.multi.cancel(&mut self.cx, id, error());
         } else if self
             .closing
             .as_mut()
@@ -426,6 +429,41 @@ impl Engine {
         let op = op.into();
         let inline = self.view().inline(&self.cx, &purpose, &op);
         self.cx.send(purpose, op, limit, inline)
+    }
+
+    /// Does the next steps of multi locks, and gives them the answers about their parts.
+    fn advance_multi(&mut self) {
+        loop {
+            if let Some(step) = self.multi.next_step() {
+                self.step(step);
+            } else if let Some((asked, result)) = self.cx.parts.pop_front() {
+                self.multi.answered(&mut self.cx, asked, result);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Acquire {
+                asked,
+                name,
+                key,
+                wait,
+                terms,
+                form,
+            } => self.acquire(asked, name, key, wait, terms, form),
+            Step::Release { asked, target } => self.release(asked, &target),
+            Step::Extend {
+                asked,
+                target,
+                lease,
+            } => self.extend(asked, &target, lease),
+            Step::Cancel { asked } => self.cancel(asked),
+            Step::Leave { owner, level } => self.leave(None, owner, Some(level)),
+            Step::Abandon { owner, level } => self.abandon(owner, level),
+        }
     }
 
     /// Sends what can be sent for counters.
@@ -735,7 +773,7 @@ impl Engine {
         self.fail_waiters(&error, false, &|_| true);
         self.queries.fail_all(&mut self.cx, &error);
         self.close_holds(!limit.is_zero());
-        self.close_multis();
+        self.multi.close(&mut self.cx);
         self.names.give_up_channels(&mut self.cx);
         self.counting.close(&mut self.cx, &error);
         if limit.is_zero() {

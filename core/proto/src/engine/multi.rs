@@ -12,12 +12,11 @@
 //!
 //! [resource hierarchy]: https://en.wikipedia.org/wiki/Dining_philosophers_problem#Resource_hierarchy_solution
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
-use super::context::IS_PART;
+use super::context::{Context, IS_PART};
 use super::interface::{Done, LevelId, Output, Part, RequestId, Target, Terms};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::hold::HoldCell;
@@ -56,11 +55,47 @@ pub(super) struct Multi {
     asked: SmallMap<RequestId, Asked>,
     /// The holds, by the owner of their cell. That owner is never in Redis.
     groups: SmallMap<OwnerId, Group>,
-    /// Each part with the holds that it belongs to. Ordered, so that the same inputs give the same
-    /// outputs.
-    whole: BTreeSet<(OwnerId, OwnerId)>,
+    /// The holds that a part belongs to.
+    whole: SmallMap<OwnerId, Vec<OwnerId>>,
     /// The holds that a key can release, oldest first.
     of_keys: Map<(Name, OwnerKey), Vec<OwnerId>>,
+    /// The next steps, in their order.
+    steps: VecDeque<Step>,
+}
+
+/// A step with a part, for the engine to do. The answer of those that ask comes to [`Multi::answered`].
+#[derive(Debug)]
+pub(super) enum Step {
+    Acquire {
+        asked: RequestId,
+        name: Name,
+        key: OwnerKey,
+        wait: Option<Duration>,
+        terms: Terms,
+        form: Form,
+    },
+    Release {
+        asked: RequestId,
+        target: Target,
+    },
+    Extend {
+        asked: RequestId,
+        target: Target,
+        lease: Duration,
+    },
+    /// Nobody waits for the answer to this any more.
+    Cancel {
+        asked: RequestId,
+    },
+    /// Release a level. Nobody waits for the outcome.
+    Leave {
+        owner: OwnerId,
+        level: LevelId,
+    },
+    Abandon {
+        owner: OwnerId,
+        level: LevelId,
+    },
 }
 
 /// A request for one part.
@@ -81,7 +116,7 @@ struct Attempt {
     parts: Arc<[Part]>,
     wait: Option<Duration>,
     deadline: Option<Moment>,
-    /// What it has, by part.
+    /// The parts that it has.
     granted: Vec<Option<Grant>>,
     /// The requests without an answer, by part.
     asked: Vec<Option<RequestId>>,
@@ -91,7 +126,7 @@ struct Attempt {
     failed: Option<Error>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Grant {
     cell: Arc<HoldCell>,
     level: LevelId,
@@ -209,15 +244,6 @@ impl Multi {
         }
     }
 
-    /// The level is not tied to a guard any more.
-    pub(super) fn detach(&mut self, owner: OwnerId, level: LevelId) {
-        let group = self.groups.get_mut(&owner);
-        let levels = group.into_iter().flat_map(|group| &mut group.levels);
-        for level in levels.filter(|own| own.id == level) {
-            level.tied = true;
-        }
-    }
-
     /// Whether nothing is held and nobody waits.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
@@ -230,42 +256,237 @@ impl Multi {
         self.groups.iter().map(|(_, group)| &group.cell)
     }
 
-    /// The hold of the same parts under the same name, which a further level joins.
-    fn same_hold(&mut self, name: &Name, parts: &[Arc<HoldCell>]) -> Option<&mut Group> {
-        let first = parts.first()?.owner;
-        let same = |group: &Group| {
-            let old = group.cell.parts();
-            let same = old.len() == parts.len()
-                && old
-                    .iter()
-                    .zip(parts)
-                    .all(|(old, new)| Arc::ptr_eq(old, new));
-            same && group.cell.name == *name && group.cell.told_lost().is_none()
-        };
-        let mut owners = self.whole.range((first, 0)..=(first, OwnerId::MAX));
-        let found = owners.find(|(_, owner)| self.groups.get(owner).is_some_and(same));
-        let owner = found?.1;
-        self.groups.get_mut(&owner)
+    pub(super) fn next_step(&mut self) -> Option<Step> {
+        self.steps.pop_front()
     }
 
-    fn open(&mut self, cell: Arc<HoldCell>, level: Level) {
+    /// Takes the answer to a request for a part.
+    pub(super) fn answered(&mut self, cx: &mut Context, asked: RequestId, result: Result<Done>) {
+        match self.asked.remove(&asked) {
+            Some(Asked::Attempt(id, part)) => self.part_tried(cx, id, part, result),
+            Some(Asked::Command(id)) => self.part_commanded(cx, id, result),
+            None => {}
+        }
+    }
+
+    // ---- acquiring ----
+
+    /// Acquires all of `parts`, which are in the order of names.
+    pub(super) fn acquire(
+        &mut self,
+        cx: &mut Context,
+        id: RequestId,
+        (name, key): (Name, OwnerKey),
+        wait: Option<Duration>,
+        terms: Terms,
+        parts: Arc<[Part]>,
+    ) {
+        let waits = wait.filter(|wait| !wait.is_zero());
+        let attempt = Attempt {
+            name,
+            key,
+            terms,
+            wait,
+            deadline: waits.map(|wait| cx.now.after(wait)),
+            granted: parts.iter().map(|_| None).collect(),
+            asked: parts.iter().map(|_| None).collect(),
+            parts,
+            refused: None,
+            failed: None,
+        };
+        self.attempts.insert(id, attempt);
+        self.try_parts(cx, id);
+    }
+
+    /// Asks for all parts that it does not have, without waiting.
+    fn try_parts(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get(&id) else {
+            return;
+        };
+        let missing = attempt.granted.iter().enumerate();
+        let missing = missing.filter(|(_, grant)| grant.is_none());
+        let missing: Vec<usize> = missing.map(|(part, _)| part).collect();
+        for part in missing {
+            self.ask_for(cx, id, part, Some(Duration::ZERO));
+        }
+    }
+
+    fn ask_for(&mut self, cx: &mut Context, id: RequestId, part: usize, wait: Option<Duration>) {
+        let asked = IS_PART | cx.next_id();
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        let (Some(of), Some(slot)) = (attempt.parts.get(part), attempt.asked.get_mut(part)) else {
+            return;
+        };
+        *slot = Some(asked);
+        self.asked.insert(asked, Asked::Attempt(id, part));
+        let form = Form {
+            kind: of.terms.kind,
+            token: None,
+            permits: of.terms.permits,
+        };
+        self.steps.push_back(Step::Acquire {
+            asked,
+            name: of.name.clone(),
+            // Permits belong to an acquisition, not to a key.
+            key: match of.terms.kind {
+                Kind::Semaphore => OwnerKey::Once,
+                _ => attempt.key,
+            },
+            wait,
+            // The multi lock as a whole is tied to its key.
+            terms: Terms {
+                tied: false,
+                ..of.terms
+            },
+            form,
+        });
+    }
+
+    fn part_tried(&mut self, cx: &mut Context, id: RequestId, part: usize, result: Result<Done>) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            // The caller has given up.
+            if let Ok(Done::Granted { cell, level }) = result {
+                let owner = cell.owner;
+                self.steps.push_back(Step::Leave { owner, level });
+            }
+            return;
+        };
+        if let Some(slot) = attempt.asked.get_mut(part) {
+            *slot = None;
+        }
+        attempt.answered(part, result);
+        if attempt.asked.iter().all(Option::is_none) {
+            self.round_over(cx, id);
+        }
+    }
+
+    /// All parts that were asked for have their answers.
+    fn round_over(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        if let Some(error) = attempt.failed.take() {
+            return self.give_up(cx, id, error);
+        }
+        let Some((first, error)) = attempt.next(cx.now) else {
+            if attempt.granted.iter().all(Option::is_some) {
+                return self.open(cx, id);
+            }
+            return self.try_parts(cx, id);
+        };
+        let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
+        if attempt.is_try() || left.is_some_and(|left| left.is_zero()) {
+            let error = match error.kind() {
+                ErrorKind::Unavailable => attempt.of_part(first, error),
+                _ => attempt.timeout(first),
+            };
+            return self.give_up(cx, id, error);
+        }
+        let behind = attempt.granted.iter_mut().skip(first);
+        let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
+        self.ask_for(cx, id, first, left);
+        self.give_back(behind);
+    }
+
+    fn give_back(&mut self, grants: impl IntoIterator<Item = Grant>) {
+        let leave = |grant: Grant| Step::Leave {
+            owner: grant.cell.owner,
+            level: grant.level,
+        };
+        self.steps.extend(grants.into_iter().map(leave));
+    }
+
+    /// Ends an acquisition with an error, and gives back what it has.
+    fn give_up(&mut self, cx: &mut Context, id: RequestId, error: Error) {
+        let Some(attempt) = self.attempts.remove(&id) else {
+            return;
+        };
+        cx.fail(id, error);
+        let asked = attempt.asked.into_iter().flatten();
+        self.steps.extend(asked.map(|asked| Step::Cancel { asked }));
+        self.give_back(attempt.granted.into_iter().flatten());
+    }
+
+    /// Makes a hold of an acquisition that has all parts, or a further level of the hold that the key
+    /// has already.
+    fn open(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.remove(&id) else {
+            return;
+        };
+        let grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
+        let level = cx.next_id();
+        let parts = grants.iter().map(|grant| (grant.cell.owner, grant.level));
+        let entry = Level {
+            id: level,
+            tied: attempt.terms.tied,
+            abandoned: false,
+            parts: parts.collect(),
+        };
+        let cells: Box<[Arc<HoldCell>]> = grants.into_iter().map(|grant| grant.cell).collect();
+        let cell = match self.same_hold(&attempt.name, &cells) {
+            Some(group) => {
+                group.levels.push(entry);
+                group.cell.set_count(group.count());
+                group.cell.clone()
+            }
+            None => {
+                let (name, key, owner) = (attempt.name, attempt.key, cx.next_owner());
+                let cell = Arc::new(HoldCell::of_parts(name, key, owner, cells));
+                self.begin(cx, cell.clone(), entry);
+                cell
+            }
+        };
+        cx.complete(id, Done::Granted { cell, level });
+    }
+
+    /// The hold of the same parts under the same name, which a further level joins.
+    fn same_hold(&mut self, name: &Name, parts: &[Arc<HoldCell>]) -> Option<&mut Group> {
+        let same = |group: &Group| {
+            let mut pairs = group.cell.parts().iter().zip(parts);
+            let same = pairs.all(|(old, new)| Arc::ptr_eq(old, new));
+            same && group.cell.name == *name && group.cell.told_lost().is_none()
+        };
+        let mut owners = self.whole.get(&parts.first()?.owner)?.iter();
+        let found = owners.find(|owner| self.groups.get(owner).is_some_and(same));
+        self.groups.get_mut(found?)
+    }
+
+    fn begin(&mut self, cx: &mut Context, cell: Arc<HoldCell>, level: Level) {
         cell.set_count(1);
         let owner = cell.owner;
-        let parts = cell.parts().iter().map(|part| (part.owner, owner));
-        self.whole.extend(parts);
+        for part in cell.parts() {
+            match self.whole.get_mut(&part.owner) {
+                Some(owners) => owners.push(owner),
+                None => drop(self.whole.insert(part.owner, vec![owner])),
+            }
+        }
         if cell.key != OwnerKey::Once {
             let of_key = (cell.name.clone(), cell.key);
             self.of_keys.entry(of_key).or_default().push(owner);
+            cx.out.push(Output::Opened(cell.clone()));
         }
         let levels = vec![level];
         self.groups.insert(owner, Group { cell, levels });
     }
 
-    fn end(&mut self, cell: &HoldCell) {
+    fn end(&mut self, cx: &mut Context, cell: &Arc<HoldCell>) {
+        cell.set_count(0);
+        cell.set_released();
         self.groups.remove(&cell.owner);
         for part in cell.parts() {
-            self.whole.remove(&(part.owner, cell.owner));
+            if let Some(owners) = self.whole.get_mut(&part.owner) {
+                owners.retain(|owner| *owner != cell.owner);
+                if owners.is_empty() {
+                    self.whole.remove(&part.owner);
+                }
+            }
         }
+        if cell.key == OwnerKey::Once {
+            return;
+        }
+        cx.out.push(Output::Ended(cell.clone()));
         let of_key = (cell.name.clone(), cell.key);
         if let Some(owners) = self.of_keys.get_mut(&of_key) {
             owners.retain(|owner| *owner != cell.owner);
@@ -273,7 +494,28 @@ impl Multi {
                 self.of_keys.remove(&of_key);
             }
         }
+        // Its key may have an older hold, which it can ask about again.
+        if let Some(older) = self.of_key(&cell.name, cell.key) {
+            cx.out.push(Output::Opened(older.clone()));
+        }
     }
+
+    /// Answers the caller of a request before it is done.
+    pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId, error: Error) {
+        if let Some(attempt) = self.attempts.get(&id) {
+            let text = "the wait was cancelled; nothing stays behind in Redis";
+            let error = error.reworded(text.to_owned()).on(&attempt.name);
+            return self.give_up(cx, id, error);
+        }
+        let command = self.commands.get_mut(&id);
+        if let Some(command) = command.filter(|command| !command.answered) {
+            command.answered = true;
+            let error = error.on(&command.name);
+            cx.fail(id, error);
+        }
+    }
+
+    // ---- holding ----
 
     /// The newest hold that this key has.
     fn of_key(&self, name: &Name, key: OwnerKey) -> Option<&Arc<HoldCell>> {
@@ -292,381 +534,72 @@ impl Multi {
             }
         }
     }
-}
 
-impl Engine {
-    // ---- acquiring ----
-
-    /// Acquires all of `parts`, which are in the order of names.
-    pub(super) fn acquire_all(
-        &mut self,
-        id: RequestId,
-        name: Name,
-        key: OwnerKey,
-        wait: Option<Duration>,
-        terms: Terms,
-        parts: Arc<[Part]>,
-    ) {
-        let waits = wait.filter(|wait| !wait.is_zero());
-        let attempt = Attempt {
-            name,
-            key,
-            terms,
-            wait,
-            deadline: waits.map(|wait| self.cx.now.after(wait)),
-            granted: parts.iter().map(|_| None).collect(),
-            asked: parts.iter().map(|_| None).collect(),
-            parts,
-            refused: None,
-            failed: None,
-        };
-        self.multi.attempts.insert(id, attempt);
-        self.try_parts(id);
-    }
-
-    /// Asks for all parts that it does not have, without waiting.
-    fn try_parts(&mut self, id: RequestId) {
-        let Some(attempt) = self.multi.attempts.get(&id) else {
-            return;
-        };
-        let missing = attempt.granted.iter().enumerate();
-        let missing = missing.filter(|(_, grant)| grant.is_none());
-        let missing: Vec<usize> = missing.map(|(part, _)| part).collect();
-        for part in missing {
-            self.ask_for_part(id, part, Some(Duration::ZERO));
-        }
-    }
-
-    fn ask_for_part(&mut self, id: RequestId, part: usize, wait: Option<Duration>) {
-        let asked = IS_PART | self.cx.next_id();
-        let Some(attempt) = self.multi.attempts.get_mut(&id) else {
-            return;
-        };
-        let (Some(of), Some(slot)) = (attempt.parts.get(part), attempt.asked.get_mut(part)) else {
-            return;
-        };
-        *slot = Some(asked);
-        self.multi.asked.insert(asked, Asked::Attempt(id, part));
-        let form = Form {
-            kind: of.terms.kind,
-            token: None,
-            permits: of.terms.permits,
-        };
-        // The multi lock as a whole is tied to its key.
-        let terms = Terms {
-            tied: false,
-            ..of.terms
-        };
-        // Permits belong to an acquisition, not to a key.
-        let key = match of.terms.kind {
-            Kind::Semaphore => OwnerKey::Once,
-            _ => attempt.key,
-        };
-        let name = of.name.clone();
-        self.acquire(asked, name, key, wait, terms, form);
-    }
-
-    /// Takes the answers about parts. New ones may come while this goes on.
-    pub(super) fn advance_multi(&mut self) {
-        while let Some((asked, result)) = self.cx.parts.pop_front() {
-            match self.multi.asked.remove(&asked) {
-                Some(Asked::Attempt(id, part)) => self.part_tried(id, part, result),
-                Some(Asked::Command(id)) => self.part_commanded(id, result),
-                None => {}
-            }
-        }
-    }
-
-    fn part_tried(&mut self, id: RequestId, part: usize, result: Result<Done>) {
-        let Some(attempt) = self.multi.attempts.get_mut(&id) else {
-            // The caller has given up.
-            if let Ok(Done::Granted { cell, level }) = result {
-                self.leave(None, cell.owner, Some(level));
-            }
-            return;
-        };
-        if let Some(slot) = attempt.asked.get_mut(part) {
-            *slot = None;
-        }
-        attempt.answered(part, result);
-        if attempt.asked.iter().all(Option::is_none) {
-            self.round_over(id);
-        }
-    }
-
-    /// All parts that were asked for have their answers.
-    fn round_over(&mut self, id: RequestId) {
-        let now = self.cx.now;
-        let Some(attempt) = self.multi.attempts.get_mut(&id) else {
-            return;
-        };
-        if let Some(error) = attempt.failed.take() {
-            return self.give_up_parts(id, error);
-        }
-        let Some((first, error)) = attempt.next(now) else {
-            if attempt.granted.iter().all(Option::is_some) {
-                return self.open_multi(id);
-            }
-            return self.try_parts(id);
-        };
-        let left = attempt.deadline.map(|deadline| now.until(deadline));
-        let over = attempt.is_try() || left.is_some_and(|left| left.is_zero());
-        if over {
-            let error = match error.kind() {
-                ErrorKind::Unavailable => attempt.of_part(first, error),
-                _ => attempt.timeout(first),
-            };
-            return self.give_up_parts(id, error);
-        }
-        let behind = attempt.granted.iter_mut().skip(first);
-        let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
-        self.ask_for_part(id, first, left);
-        for grant in behind {
-            self.leave(None, grant.cell.owner, Some(grant.level));
-        }
-    }
-
-    /// Ends an acquisition with an error, and gives back what it has.
-    fn give_up_parts(&mut self, id: RequestId, error: Error) {
-        let Some(attempt) = self.multi.attempts.remove(&id) else {
-            return;
-        };
-        self.cx.fail(id, error);
-        for asked in attempt.asked.into_iter().flatten() {
-            self.cancel(asked);
-        }
-        for grant in attempt.granted.into_iter().flatten() {
-            self.leave(None, grant.cell.owner, Some(grant.level));
-        }
-    }
-
-    /// Makes a hold of an acquisition that has all parts, or a further level of the hold that the key
-    /// has already.
-    fn open_multi(&mut self, id: RequestId) {
-        let Some(attempt) = self.multi.attempts.remove(&id) else {
-            return;
-        };
-        let grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
-        let level = Level {
-            id: self.cx.next_id(),
-            tied: attempt.terms.tied,
-            abandoned: false,
-            parts: grants
-                .iter()
-                .map(|grant| (grant.cell.owner, grant.level))
-                .collect(),
-        };
-        let level_id = level.id;
-        let parts: Box<[Arc<HoldCell>]> = grants.into_iter().map(|grant| grant.cell).collect();
-        let cell = match self.multi.same_hold(&attempt.name, &parts) {
-            Some(group) => {
-                group.levels.push(level);
-                group.cell.set_count(group.count());
-                group.cell.clone()
-            }
-            None => {
-                let owner = self.cx.next_owner();
-                let cell = HoldCell::of_parts(attempt.name, attempt.key, owner, parts);
-                let cell = Arc::new(cell);
-                self.multi.open(cell.clone(), level);
-                if attempt.key != OwnerKey::Once {
-                    self.cx.out.push(Output::Opened(cell.clone()));
-                }
-                cell
-            }
-        };
-        let level = level_id;
-        self.cx.complete(id, Done::Granted { cell, level });
-    }
-
-    /// Answers the caller of a request about a multi lock before it is done.
-    pub(super) fn cancel_multi(&mut self, id: RequestId, error: Error) {
-        if let Some(attempt) = self.multi.attempts.get(&id) {
-            let text = "the wait was cancelled; nothing stays behind in Redis";
-            let error = error.reworded(text.to_owned()).on(&attempt.name);
-            return self.give_up_parts(id, error);
-        }
-        let command = self.multi.commands.get_mut(&id);
-        if let Some(command) = command.filter(|command| !command.answered) {
-            command.answered = true;
-            let error = error.on(&command.name);
-            self.cx.fail(id, error);
-        }
-    }
-
-    // ---- holding ----
-
-    pub(super) fn release_multi(&mut self, id: RequestId, target: &Target) {
-        let taken = self.multi.target(target).and_then(|(owner, level)| {
-            let taken = self.take_multi_level(owner, level);
+    pub(super) fn release(&mut self, cx: &mut Context, id: RequestId, target: &Target) {
+        let taken = self.target(target).and_then(|(owner, level)| {
+            let taken = self.take_level(cx, owner, level);
             taken.ok_or_else(|| Error::released_before("level"))
         });
-        match taken {
-            Ok((cell, level)) => {
-                let command = Command {
-                    answered: false,
-                    name: cell.name.clone(),
-                    left: level.parts.len(),
-                    error: None,
-                    done: Done::Released,
-                };
-                self.multi.commands.insert(id, command);
-                for (owner, level) in level.parts {
-                    let asked = self.ask_of_part(id);
-                    self.release(asked, &Target::Level { owner, level });
-                }
-            }
-            Err(error) => self.cx.fail(id, error),
+        let (name, level) = match taken {
+            Ok(taken) => taken,
+            Err(error) => return cx.fail(id, error),
+        };
+        self.command(id, name, level.parts.len(), Done::Released);
+        for (owner, level) in level.parts {
+            let asked = self.ask_of_part(cx, id);
+            let target = Target::Level { owner, level };
+            self.steps.push_back(Step::Release { asked, target });
         }
     }
 
-    pub(super) fn extend_multi(&mut self, id: RequestId, target: &Target, lease: Duration) {
-        let found = self.multi.target(target).and_then(|(owner, level)| {
-            let group = self.multi.groups.get(&owner);
-            let level = group.and_then(|group| group.level(level));
-            let level = level.map(|level| (level.parts.clone(), owner));
-            level.ok_or_else(|| Error::released_before("level"))
+    pub(super) fn extend(
+        &mut self,
+        cx: &mut Context,
+        id: RequestId,
+        target: &Target,
+        lease: Duration,
+    ) {
+        let found = self.target(target).and_then(|(owner, level)| {
+            let group = self.groups.get(&owner);
+            let found = group.and_then(|group| Some((group, group.level(level)?)));
+            let found = found.map(|(group, level)| (group.cell.name.clone(), level.parts.clone()));
+            found.ok_or_else(|| Error::released_before("level"))
         });
-        let (parts, owner) = match found {
+        let (name, parts) = match found {
             Ok(found) => found,
-            Err(error) => return self.cx.fail(id, error),
+            Err(error) => return cx.fail(id, error),
         };
-        let Some(group) = self.multi.groups.get(&owner) else {
-            return;
-        };
+        self.command(id, name, parts.len(), Done::Extended);
+        for (owner, level) in parts {
+            let asked = self.ask_of_part(cx, id);
+            let target = Target::Level { owner, level };
+            self.steps.push_back(Step::Extend {
+                asked,
+                target,
+                lease,
+            });
+        }
+    }
+
+    fn command(&mut self, id: RequestId, name: Name, left: usize, done: Done) {
         let command = Command {
             answered: false,
-            name: group.cell.name.clone(),
-            left: parts.len(),
+            name,
+            left,
             error: None,
-            done: Done::Extended,
+            done,
         };
-        self.multi.commands.insert(id, command);
-        for (owner, level) in parts {
-            let asked = self.ask_of_part(id);
-            self.extend(asked, &Target::Level { owner, level }, lease);
-        }
+        self.commands.insert(id, command);
     }
 
-    /// The level was dropped: release its parts. Nobody waits for the outcome.
-    pub(super) fn drop_multi(&mut self, owner: OwnerId, level: LevelId) {
-        if let Some((_, level)) = self.take_multi_level(owner, Some(level)) {
-            for (owner, level) in level.parts {
-                self.leave(None, owner, Some(level));
-            }
-        }
-    }
-
-    /// The level was lost without a release: its parts are not renewed any more.
-    pub(super) fn abandon_multi(&mut self, owner: OwnerId, level: LevelId) {
-        let Some(group) = self.multi.groups.get_mut(&owner) else {
-            return;
-        };
-        let own = |own: &&mut Level| own.id == level && !own.abandoned;
-        let Some(level) = group.levels.iter_mut().find(own) else {
-            return;
-        };
-        level.abandoned = true;
-        for (owner, level) in level.parts.clone() {
-            self.abandon(owner, level);
-        }
-        self.end_abandoned(owner);
-    }
-
-    /// Stops renewing the levels that only these keys can release. With `guarded`, includes the
-    /// levels that have a guard.
-    pub(super) fn abandon_multis(&mut self, keys: &impl Fn(OwnerKey) -> bool, guarded: bool) {
-        let of_keys = self.multi.groups.iter();
-        let of_keys = of_keys.filter(|(_, group)| keys(group.cell.key));
-        let orphans = of_keys.flat_map(|(owner, group)| {
-            let levels = group.levels.iter();
-            let levels = levels.filter(|level| level.tied || guarded);
-            levels.map(|level| (*owner, level.id))
-        });
-        let mut orphans: Vec<(OwnerId, LevelId)> = orphans.collect();
-        orphans.sort_unstable();
-        for (owner, level) in orphans {
-            self.abandon_multi(owner, level);
-        }
-    }
-
-    /// A hold was lost: so are the multi locks that it is a part of. Their other parts stay held
-    /// until the multi lock is released, because its holder may still be at work.
-    pub(super) fn part_lost(&mut self, part: OwnerId, reason: LostReason) {
-        let of_part = self.multi.whole.range((part, 0)..=(part, OwnerId::MAX));
-        let owners: Vec<OwnerId> = of_part.map(|(_, owner)| *owner).collect();
-        for owner in owners {
-            if let Some(group) = self.multi.groups.get(&owner)
-                && group.cell.set_lost(reason)
-            {
-                self.cx.out.push(Output::Lost(group.cell.clone(), reason));
-                self.end_abandoned(owner);
-            }
-        }
-    }
-
-    /// The client closes: its holds are told and released part by part, so nothing is left of them as
-    /// a whole.
-    pub(super) fn close_multis(&mut self) {
-        let cells = self.multi.groups.iter().map(|(_, group)| &group.cell);
-        let mut cells: Vec<Arc<HoldCell>> = cells.cloned().collect();
-        cells.sort_unstable_by_key(|cell| cell.owner);
-        cells.iter().for_each(|cell| self.end_multi(cell));
-    }
-
-    /// Ends a lost hold that nobody will release.
-    fn end_abandoned(&mut self, owner: OwnerId) {
-        let Some(group) = self.multi.groups.get_mut(&owner) else {
-            return;
-        };
-        if group.cell.told_lost().is_some() && group.levels.iter().all(|level| level.abandoned) {
-            let cell = group.cell.clone();
-            self.end_multi(&cell);
-        }
-    }
-
-    fn end_multi(&mut self, cell: &Arc<HoldCell>) {
-        cell.set_count(0);
-        cell.set_released();
-        self.multi.end(cell);
-        if cell.key == OwnerKey::Once {
-            return;
-        }
-        self.cx.out.push(Output::Ended(cell.clone()));
-        // Its key may have an older hold, which it can ask about again.
-        if let Some(older) = self.multi.of_key(&cell.name, cell.key) {
-            self.cx.out.push(Output::Opened(older.clone()));
-        }
-    }
-
-    /// Takes a level out of its hold, or the newest. The hold ends with its last one.
-    fn take_multi_level(
-        &mut self,
-        owner: OwnerId,
-        level: Option<LevelId>,
-    ) -> Option<(Arc<HoldCell>, Level)> {
-        let group = self.multi.groups.get_mut(&owner)?;
-        let at = match level {
-            Some(id) => group.levels.iter().position(|level| level.id == id)?,
-            None => group.levels.len().checked_sub(1)?,
-        };
-        let level = group.levels.remove(at);
-        let cell = group.cell.clone();
-        cell.set_count(group.count());
-        if group.levels.is_empty() {
-            self.end_multi(&cell);
-        }
-        Some((cell, level))
-    }
-
-    fn ask_of_part(&mut self, id: RequestId) -> RequestId {
-        let asked = IS_PART | self.cx.next_id();
-        self.multi.asked.insert(asked, Asked::Command(id));
+    fn ask_of_part(&mut self, cx: &mut Context, id: RequestId) -> RequestId {
+        let asked = IS_PART | cx.next_id();
+        self.asked.insert(asked, Asked::Command(id));
         asked
     }
 
-    fn part_commanded(&mut self, id: RequestId, result: Result<Done>) {
-        let Some(command) = self.multi.commands.get_mut(&id) else {
+    fn part_commanded(&mut self, cx: &mut Context, id: RequestId, result: Result<Done>) {
+        let Some(command) = self.commands.get_mut(&id) else {
             return;
         };
         command.left -= 1;
@@ -677,29 +610,135 @@ impl Engine {
                 None => error,
             };
             // The loss of a part says more than that another one was not confirmed.
-            if command
-                .error
-                .as_ref()
-                .is_none_or(|first| first.lost_reason().is_none())
-            {
+            let says_more = |first: &Error| first.lost_reason().is_none();
+            if command.error.as_ref().is_none_or(says_more) {
                 command.error = Some(error);
             }
         }
         if command.left > 0 {
             return;
         }
-        let Some(command) = self
-            .multi
-            .commands
-            .remove(&id)
-            .filter(|command| !command.answered)
-        else {
+        let command = self.commands.remove(&id);
+        match command.filter(|command| !command.answered) {
+            Some(Command {
+                error: Some(error),
+                name,
+                ..
+            }) => cx.fail(id, error.on(&name)),
+            Some(command) => cx.complete(id, command.done),
+            None => {}
+        }
+    }
+
+    /// The level was dropped: release its parts. Nobody waits for the outcome.
+    pub(super) fn dropped(&mut self, cx: &mut Context, owner: OwnerId, level: LevelId) {
+        if let Some((_, level)) = self.take_level(cx, owner, Some(level)) {
+            let leave = |(owner, level)| Step::Leave { owner, level };
+            self.steps.extend(level.parts.into_iter().map(leave));
+        }
+    }
+
+    /// The level is not tied to a guard any more.
+    pub(super) fn detach(&mut self, owner: OwnerId, level: LevelId) {
+        let group = self.groups.get_mut(&owner);
+        let levels = group.into_iter().flat_map(|group| &mut group.levels);
+        for level in levels.filter(|own| own.id == level) {
+            level.tied = true;
+        }
+    }
+
+    /// The level was lost without a release: its parts are not renewed any more.
+    pub(super) fn abandon(&mut self, cx: &mut Context, owner: OwnerId, level: LevelId) {
+        let Some(group) = self.groups.get_mut(&owner) else {
             return;
         };
-        match command.error {
-            Some(error) => self.cx.fail(id, error.on(&command.name)),
-            None => self.cx.complete(id, command.done),
+        let own = |own: &&mut Level| own.id == level && !own.abandoned;
+        let Some(level) = group.levels.iter_mut().find(own) else {
+            return;
+        };
+        level.abandoned = true;
+        let abandon = |&(owner, level): &_| Step::Abandon { owner, level };
+        self.steps.extend(level.parts.iter().map(abandon));
+        self.end_abandoned(cx, owner);
+    }
+
+    /// Stops renewing the levels that only these keys can release. With `guarded`, includes the
+    /// levels that have a guard.
+    pub(super) fn abandon_all(
+        &mut self,
+        cx: &mut Context,
+        keys: impl Fn(OwnerKey) -> bool,
+        guarded: bool,
+    ) {
+        let of_keys = self.groups.iter();
+        let of_keys = of_keys.filter(|(_, group)| keys(group.cell.key));
+        let orphans = of_keys.flat_map(|(owner, group)| {
+            let levels = group.levels.iter();
+            let levels = levels.filter(|level| level.tied || guarded);
+            levels.map(|level| (*owner, level.id))
+        });
+        let mut orphans: Vec<(OwnerId, LevelId)> = orphans.collect();
+        orphans.sort_unstable();
+        for (owner, level) in orphans {
+            self.abandon(cx, owner, level);
         }
+    }
+
+    /// A hold was lost: so are the multi locks that it is a part of. Their other parts stay held
+    /// until the multi lock is released, because its holder may still be at work.
+    pub(super) fn part_lost(&mut self, cx: &mut Context, part: OwnerId, reason: LostReason) {
+        let Some(owners) = self.whole.get(&part).cloned() else {
+            return;
+        };
+        for owner in owners {
+            if let Some(group) = self.groups.get(&owner)
+                && group.cell.set_lost(reason)
+            {
+                cx.out.push(Output::Lost(group.cell.clone(), reason));
+                self.end_abandoned(cx, owner);
+            }
+        }
+    }
+
+    /// Ends a lost hold that nobody will release.
+    fn end_abandoned(&mut self, cx: &mut Context, owner: OwnerId) {
+        let Some(group) = self.groups.get(&owner) else {
+            return;
+        };
+        if group.cell.told_lost().is_some() && group.levels.iter().all(|level| level.abandoned) {
+            let cell = group.cell.clone();
+            self.end(cx, &cell);
+        }
+    }
+
+    /// The client closes: its holds are told and released part by part, so nothing is left of them as
+    /// a whole.
+    pub(super) fn close(&mut self, cx: &mut Context) {
+        let mut cells: Vec<Arc<HoldCell>> = self.cells().cloned().collect();
+        cells.sort_unstable_by_key(|cell| cell.owner);
+        cells.iter().for_each(|cell| self.end(cx, cell));
+    }
+
+    /// Takes a level out of its hold, or the newest, and gives it with the name. The hold ends with its
+    /// last one.
+    fn take_level(
+        &mut self,
+        cx: &mut Context,
+        owner: OwnerId,
+        level: Option<LevelId>,
+    ) -> Option<(Name, Level)> {
+        let group = self.groups.get_mut(&owner)?;
+        let at = match level {
+            Some(id) => group.levels.iter().position(|level| level.id == id)?,
+            None => group.levels.len().checked_sub(1)?,
+        };
+        let level = group.levels.remove(at);
+        let cell = group.cell.clone();
+        cell.set_count(group.count());
+        if group.levels.is_empty() {
+            self.end(cx, &cell);
+        }
+        Some((cell.name.clone(), level))
     }
 }
 

@@ -307,7 +307,8 @@ impl Engine {
             self.cx
                 .out
                 .push(Output::Lost(hold.cell.clone(), LostReason::Expired));
-            self.part_lost(owner, LostReason::Expired);
+            self.multi
+                .part_lost(&mut self.cx, owner, LostReason::Expired);
         }
     }
 
@@ -873,7 +874,8 @@ impl Engine {
             self.cx
                 .out
                 .push(Output::Lost(cell.clone(), LostReason::Closed));
-            self.part_lost(owner, LostReason::Closed);
+            self.multi
+                .part_lost(&mut self.cx, owner, LostReason::Closed);
         }
         if stays {
             return self.end_hold(owner);

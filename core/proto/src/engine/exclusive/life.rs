@@ -273,7 +273,7 @@ impl Engine {
         if cell.set_lost(reason) {
             self.cx.out.push(Output::Lost(cell.clone(), reason));
         }
-        self.part_lost(owner, reason);
+        self.multi.part_lost(&mut self.cx, owner, reason);
         // A lock that lingers is left to its lease, because other programs may have extended it.
         if !lingers && !ends {
             self.clean_up(&cell.name, owner, &cell.form(), longest, None);
