@@ -677,7 +677,7 @@ private:
     }
 
     static redlatch_lock *of(const client &client, const std::vector<redlatch_lock *> &handles) {
-        // Of no mutexes: the library refuses that itself, but not an array that is NULL.
+        // The library refuses an empty array itself, but a NULL one with another text.
         redlatch_lock *const none = nullptr;
         redlatch_lock *lock = nullptr;
         require(redlatch_multi_lock_new(client.get(), handles.empty() ? &none : handles.data(), handles.size(), &lock));
