@@ -45,12 +45,13 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Counters;
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::tuning;
+use crate::wire::names::reader_of;
 use crate::wire::{Form, Inspection, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
@@ -401,7 +402,7 @@ impl Engine {
             Effect::Forced => {
                 let text = "force-released by this client";
                 self.cx.event("forced", EventLevel::Info, name, text);
-                self.lose_forced(name);
+                self.lose_all(name, LostReason::Forced, None);
             }
             Effect::Unsure => self.verify(name),
         }
@@ -443,6 +444,10 @@ impl Engine {
             known
         };
         for name in names.unwrap_or_else(known) {
+            // Somebody has ended a reader. A change of the lock itself says little about one reader.
+            if let Some(reader) = reader_of(&name) {
+                self.watchdog.hurry(&mut self.holds, reader);
+            }
             for owner in self.names.holds_on(&name) {
                 self.watchdog
                     .key_changed(&mut self.cx, &mut self.holds, owner);

@@ -705,7 +705,8 @@ impl Watchdog {
         }
     }
 
-    /// Probes a hold that was acquired from a server that may not serve its name any more.
+    /// Probes a hold that was acquired from a server that may not serve its name any more, or a
+    /// reader whose own key was changed.
     pub(super) fn hurry(&mut self, holds: &mut Holds, owner: OwnerId) {
         if let Some(hold) = holds.get_mut(&owner) {
             hold.look = true;

@@ -143,6 +143,7 @@ pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op 
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     }
 }
 
@@ -251,6 +252,7 @@ fn the_data_are_those_that_redisson_leaves() {
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else {
         panic!("not busy")
@@ -460,6 +462,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         };
         live.run(&op);
     }
@@ -514,6 +517,7 @@ fn a_renewal_is_for_owners_of_several_connections() {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         });
         live.cmd::<()>("PEXPIRE", &[name, "5000"]);
     }
@@ -685,6 +689,7 @@ fn odd_names_work_as_well() {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         };
         assert!(is_acquired(&live.run(&take)));
         let free = Op::Release {
@@ -798,6 +803,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
                 under: None,
                 limit: 0,
                 queues: false,
+                steal: false,
             };
             let hand_over = Op::HandOver {
                 name: name.clone(),
@@ -959,6 +965,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));

@@ -49,6 +49,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const WATCHED: Terms = Terms {
     permits: 0,
     limit: 0,
+    steal: false,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(LEASE),
