@@ -339,6 +339,12 @@ impl Locks {
         })
     }
 
+    /// Takes the write side of a read-write lock from all that have the lock.
+    #[napi]
+    pub fn steal(&self, name: String) -> Checked<Asked> {
+        caught(|| self.0.acquire(&name, AcquireOptions::new().stealing()))
+    }
+
     /// Acquires once more as the owner of a hold of one of these locks.
     #[napi]
     pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Checked<Asked> {

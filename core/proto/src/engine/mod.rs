@@ -444,13 +444,12 @@ impl Engine {
             known
         };
         for name in names.unwrap_or_else(known) {
-            // Somebody has ended a reader. A change of the lock itself says little about one reader.
-            if let Some(reader) = reader_of(&name) {
-                self.watchdog.hurry(&mut self.holds, reader);
-            }
+            let (cx, holds) = (&mut self.cx, &mut self.holds);
             for owner in self.names.holds_on(&name) {
-                self.watchdog
-                    .key_changed(&mut self.cx, &mut self.holds, owner);
+                self.watchdog.key_changed(cx, holds, owner, false);
+            }
+            if let Some(reader) = reader_of(&name) {
+                self.watchdog.key_changed(cx, holds, reader, true);
             }
             self.names.hint(&mut self.cx, &name);
             self.counting.key_changed(&mut self.cx, &name);

@@ -26,6 +26,7 @@ mod renewing;
 mod replicas;
 mod settling;
 pub mod simulation;
+mod stealing;
 mod tokens;
 mod turns;
 mod waiting;
