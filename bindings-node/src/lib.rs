@@ -15,8 +15,8 @@ use std::time::Duration;
 use napi::bindgen_prelude::{BigInt, Env, FnArgs, Function};
 use napi_derive::napi;
 use redlatch::embed::{
-    ClientBuilderExt, CountDownLatchExt, GuardExt, LockExt, PlainSemaphoreExt, SemaphoreExt,
-    read_count, read_duration,
+    AcquireOptionsExt, ClientBuilderExt, CountDownLatchExt, GuardExt, LockExt, PlainSemaphoreExt,
+    SemaphoreExt, read_count, read_duration,
 };
 use redlatch::{AcquireOptions, OptionValue, ReentryKey, Semaphore};
 
