@@ -1003,13 +1003,13 @@ fn a_replica_refuses_for_the_time_being() {
 // ---- client tracking ----
 
 /// A connection that is told when a key that it has read is changed by somebody else.
-struct Tracked {
-    live: Live,
+pub(super) struct Tracked {
+    pub(super) live: Live,
     pushes: Receiver<PushInfo>,
 }
 
 impl Tracked {
-    fn new() -> Tracked {
+    pub(super) fn new() -> Tracked {
         let mut live = Live::new();
         live.scripts = live
             ._server
@@ -1026,11 +1026,15 @@ impl Tracked {
     /// Whether somebody else's deletion of the key is told. Pushes are read with the next reply.
     fn is_told(&mut self) -> bool {
         self.live.cmd::<()>("DEL orders", &[]);
+        self.hears("orders")
+    }
+
+    /// Whether a change of this key by somebody else was told.
+    pub(super) fn hears(&mut self, key: &str) -> bool {
         let _: String = redis::cmd("PING").query(&mut self.live.scripts).unwrap();
         let names_it = |push: PushInfo| {
             push.kind == PushKind::Invalidate
-                && push.data.first()
-                    == Some(&Value::Array(vec![Value::BulkString(b"orders".to_vec())]))
+                && push.data.first() == Some(&Value::Array(vec![Value::BulkString(key.into())]))
         };
         self.pushes
             .try_iter()
