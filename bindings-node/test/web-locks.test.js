@@ -678,7 +678,7 @@ test('no waiter of another process comes between a theft and its victim', () =>
       await holder.granted
       await assert.rejects(victim.done, stolen)
     }
-    // Whoever was granted the lock in between has said so before this answer.
+    // A waiter that was granted the lock in between has said so before this answer.
     await waiting('after')
     for (const { other, id } of waiters) assert.equal(other.has('called', id), false, `the waiter ${id} came in between`)
     holder.end()

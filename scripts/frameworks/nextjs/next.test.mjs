@@ -37,7 +37,7 @@ before(async () => {
   const page = await readFile(join(ROOT, 'docs', 'node-frameworks.md'), 'utf8')
   const chapter = page.split('\n## ').find((text) => text.startsWith('Next.js'))
   const [config, program] = Array.from(chapter.matchAll(/```js\n(.*?)```/gs), ([, text]) => text)
-  // What follows the handler tries it without Next.js.
+  // The text behind the handler tries it without Next.js.
   const [handler] = program.split('\nconst post = ')
   await mkdir(join(HERE, 'app', 'orders'), { recursive: true })
   await writeFile(join(HERE, 'app', 'orders', 'route.js'), handler)

@@ -175,8 +175,8 @@ impl Engine {
         }
     }
 
-    /// The outcome of a theft. It has one copy: a second one could rob the next holder. What a copy
-    /// without an answer has taken is given back.
+    /// The outcome of a theft. It has one copy: a second one could rob the next holder. Without an
+    /// answer, the owner that may have the lock now is released.
     fn stole(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome, was_stale: bool) {
         let Some(thief) = self.names.waiters.get_mut(&id) else {
             return;
