@@ -551,6 +551,8 @@ pub(super) struct World {
     wants_replica: BTreeSet<(Uuid, RequestId)>,
     /// Acquisitions that wait.
     patient: BTreeSet<(Uuid, RequestId)>,
+    /// Acquisitions by a key that had the write lock when it asked.
+    reentering: BTreeSet<(Uuid, RequestId)>,
     replicated: BTreeSet<(Uuid, OwnerId)>,
     /// Releases in flight after an optimistic hand-over: the owner, and the time of the request.
     releases: BTreeMap<(Uuid, RequestId), (OwnerId, u64)>,
@@ -623,6 +625,7 @@ impl World {
             revived: BTreeSet::new(),
             wants_replica: BTreeSet::new(),
             patient: BTreeSet::new(),
+            reentering: BTreeSet::new(),
             replicated: BTreeSet::new(),
             releases: BTreeMap::new(),
             passed: BTreeMap::new(),
@@ -2117,6 +2120,13 @@ impl World {
         client.renewals.requests += 1;
         client.callers[caller].asked.push(id);
         let uuid = client.uuid;
+        if let Request::Acquire { name, key, .. } = &request {
+            let engine = &client.engine;
+            let writes = engine.names.hold_of(&engine.holds, name, *key, Kind::Write);
+            if writes.is_some() {
+                self.reentering.insert((uuid, id));
+            }
+        }
         if matches!(&request, Request::Acquire { terms, .. } if terms.replicas > 0) {
             self.wants_replica.insert((uuid, id));
         }
@@ -2153,7 +2163,9 @@ impl World {
                     // A writer that asks to read waits for no other writer, also when it has lost its
                     // lock while its call was in flight.
                     let is_writer = self.under.contains(&(uuid, cell.owner));
-                    let overtaken = client.engine.overtaken(id, &cell);
+                    // A re-entry whose hold ends meanwhile goes to the end of the queue.
+                    let waits = |writer: &RequestId| !self.reentering.contains(&(uuid, *writer));
+                    let overtaken = client.engine.overtaken(id, &cell).filter(waits);
                     if let Some(writer) = overtaken.filter(|_| !is_writer) {
                         let text = format!("{cell:?} of {id} overtakes the writer {writer}");
                         self.wrong.get_or_insert(text);
