@@ -2623,6 +2623,12 @@ impl World {
                                         TOLD_READER
                                     } else {
                                         0
+                                    }
+                                    // Two renewals in a row came too late.
+                                    + if holds.get(&cell.owner).is_some_and(|hold| hold.stale) {
+                                        AGAIN
+                                    } else {
+                                        0
                                     } =>
                     {
                         wrong = Some(format!("{} was not told of {cell:?}", client.uuid));
