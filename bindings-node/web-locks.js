@@ -10,13 +10,13 @@ const { Waiting, reasonOf } = require('./lib/border.js')
 const { Client } = require('./lib/client.js')
 const { LockTimeoutError } = require('./lib/errors.js')
 const { emitLost } = require('./lib/hold.js')
-const { during, isSignal } = require('./lib/lock.js')
+const { during, isSignal, steal } = require('./lib/lock.js')
 const { shown } = require('./lib/options.js')
 
 const SIDES = { exclusive: 'write', shared: 'read' }
 
-// A process whose lock vanished looks for this mark of a thief. A reader notices the loss within a tenth of its lease, and
-// without client tracking any holder within a third of it. The mark stays when the program ends.
+// A process whose lock vanished looks for this mark of a thief, which may have released it already. Without client tracking a
+// holder notices the loss within a third of its lease. The mark stays when the program ends.
 const MARK = { lease: '60s', linger: true }
 const MARKED = 45_000
 
@@ -91,7 +91,7 @@ class Lock {
 }
 
 class Request {
-  attempt // of the lock's acquisition that is under way; aborted when a thief comes first, or the caller gives up
+  attempt // of the lock's acquisition that is under way; aborted when the caller gives up
   hold
 
   constructor(manager, name, options, callback) {
@@ -264,32 +264,22 @@ class LockManager {
 
   // --- theft ---
 
-  // Comes before all that wait. They begin anew behind it, because the client would serve them first.
+  // Later requests begin when it is over: they would be robbed if they came before it.
   #steal(request) {
     const { name } = request
-    const waiting = () => [...this.#pending].filter((other) => other.name === name && !other.steal)
-    for (const other of waiting()) other.stop()
     const theft = (this.#thefts.get(name) ?? Promise.resolve()).then(() => this.#rob(request))
     this.#thefts.set(name, theft)
     theft.then(() => {
       if (this.#thefts.get(name) !== theft) return
       this.#thefts.delete(name)
-      for (const other of waiting()) this.#begin(other)
+      for (const other of this.#pending) if (other.name === name && other.attempt === undefined) this.#begin(other)
     })
   }
 
   async #rob(request) {
     try {
       await this.#mark(request.name)
-      const { read, write } = request.lock
-      for (;;) {
-        // At once, so that a waiter of another process hardly comes in between. If one does, it is robbed as well.
-        const answers = await Promise.allSettled([write.forceRelease(), read.forceRelease(), write.tryAcquire()])
-        const hold = answers.at(-1).value
-        if (hold?.isHeld) return this.#granted(request, hold)
-        await hold?.release()
-        for (const { status, reason } of answers) if (status === 'rejected') throw reason
-      }
+      this.#granted(request, await request.lock.write[steal]())
     } catch (error) {
       this.#failed(request, error)
     }

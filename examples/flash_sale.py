@@ -3,7 +3,7 @@
 flash_sale.py [--workers N] [--rust PROGRAM] [--c PROGRAM] [--python INTERPRETER] [--node INTERPRETER]
 
 The server is in REDLATCH_URL; what is not given is taken from this checkout's build. Ends with one line that counts, and with an exit code other than 0 if
-anything was oversold under the lock, or a program failed.
+anything was oversold under the lock, or a program failed or sold nothing.
 """
 
 import argparse
@@ -16,6 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import redlatch
 
 STOCK = 100
 HERE = Path(__file__).resolve().parent
@@ -94,6 +96,25 @@ def orders(shop: Path) -> Counter[str]:
     return Counter((shop / "orders").read_text().split())
 
 
+@contextlib.contextmanager
+def queued(running: dict[str, subprocess.Popen[str]], workers: int) -> Iterator[None]:
+    """Keeps the door shut until all workers wait in front of it.
+
+    The lock is fair: each of them has its turn then, however slow its program is.
+    """
+    with redlatch.Client() as client:
+        door = client.lock("flash-sale", kind="fair")
+        with door:
+            yield
+            end = time.monotonic() + PATIENCE
+            while (waiting := len(door.waiters())) < len(running) * workers:
+                if any(process.poll() is not None for process in running.values()):
+                    return  # its sales and its exit code tell the rest
+                if time.monotonic() > end:
+                    raise SystemExit(f"only {waiting} workers wait for the lock after {PATIENCE:.0f} s")
+                time.sleep(0.01)
+
+
 def sale(commands: dict[str, list[str]], workers: int, *flags: str) -> Counter[str]:
     """One sale; returns who sold how many."""
     with tempfile.TemporaryDirectory(prefix="flash-sale-") as folder:
@@ -104,10 +125,11 @@ def sale(commands: dict[str, list[str]], workers: int, *flags: str) -> Counter[s
             for name, process in running.items():
                 if process.stdout is None or process.stdout.readline() != "ready\n":
                     raise SystemExit(f"the {name} program did not get ready")
-            for process in running.values():
-                if process.stdin is not None:
-                    process.stdin.write("go\n")
-                    process.stdin.flush()
+            with contextlib.nullcontext() if flags else queued(running, workers):
+                for process in running.values():
+                    if process.stdin is not None:
+                        process.stdin.write("go\n")
+                        process.stdin.flush()
             screen = Screen(list(commands))
             end = time.monotonic() + PATIENCE
             while any(process.poll() is None for process in running.values()):
@@ -139,7 +161,10 @@ def main() -> int:
         raise SystemExit("nothing was oversold without the lock, so this shows nothing; try more workers")
 
     print("With the lock: the same programs, the same stock")
-    sold = sum(sale(commands, args.workers).values())
+    sales = sale(commands, args.workers)
+    if idle := [language for language in commands if not sales[language]]:
+        raise SystemExit(f"these programs sold nothing under the lock: {', '.join(idle)}; each has to sell")
+    sold = sum(sales.values())
     print(f"\nflash sale: languages={','.join(commands)} sold={sold} oversold={max(0, sold - STOCK)}")
     return 0 if sold == STOCK else 1
 

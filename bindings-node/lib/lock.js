@@ -10,6 +10,9 @@ const { calledFrom, keptAsGiven, lostAgain, surfaced, thing, unwrap } = require(
 
 const OWN = ['signal', 'key', 'hold', 'context']
 
+// Names the method of a Lock for Web Locks.
+const steal = Symbol('steal')
+
 // The contexts of locks that are re-entered by context: every using() adds a link to the chain of the one around it, and all
 // links have one number for the owner. The number is valid while any using() of the chain goes on: an inner one may end
 // after the outer one. A timer, a pool or the consumer of a queue that was begun inside and goes on after all of them keeps
@@ -170,6 +173,13 @@ class Lock {
 
   forceRelease() {
     return resultOf(this.#family.locks.forceRelease(this.#name))
+  }
+
+  // Takes a write side from all that have the lock, before all that wait.
+  async [steal]() {
+    const started = unwrap(this.#family.locks.steal(this.#name))
+    const token = valueOf(await answerTo(started))
+    return new Hold(numberOf(started), this, token ?? undefined)
   }
 
   [emitLost](loss) {
@@ -347,4 +357,16 @@ function flag(name, value) {
   throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
-module.exports = { Family, Lock, MultiLock, RwLock, Semaphore, anonymous, checkSignal, during, isSignal, partOf }
+module.exports = {
+  Family,
+  Lock,
+  MultiLock,
+  RwLock,
+  Semaphore,
+  anonymous,
+  checkSignal,
+  during,
+  isSignal,
+  partOf,
+  steal,
+}

@@ -15,8 +15,8 @@ use std::time::Duration;
 use napi::bindgen_prelude::{BigInt, ClassInstance, Env, FnArgs, Function};
 use napi_derive::napi;
 use redlatch::embed::{
-    ClientBuilderExt, CountDownLatchExt, GuardExt, LockExt, PlainSemaphoreExt, SemaphoreExt,
-    read_count, read_duration,
+    AcquireOptionsExt, ClientBuilderExt, CountDownLatchExt, GuardExt, LockExt, PlainSemaphoreExt,
+    SemaphoreExt, read_count, read_duration,
 };
 use redlatch::{AcquireOptions, OptionValue, ReentryKey, Semaphore};
 
@@ -369,6 +369,12 @@ impl Locks {
             }
             self.0.acquire(&name, options)
         })
+    }
+
+    /// Takes the write side of a read-write lock from all that have the lock.
+    #[napi]
+    pub fn steal(&self, name: String) -> Checked<Asked> {
+        caught(|| self.0.acquire(&name, AcquireOptions::new().stealing()))
     }
 
     /// Acquires once more as the owner of a hold of one of these locks.

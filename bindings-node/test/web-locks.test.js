@@ -572,6 +572,10 @@ class Other {
     return (await until(() => this.#said.get(`${what} ${id}`), `${what} ${id}`)).value
   }
 
+  has(what, id) {
+    return this.#said.has(`${what} ${id}`)
+  }
+
   // How a request ended.
   async outcome(id) {
     return (await until(() => this.#said.get(`done ${id}`) ?? this.#said.get(`failed ${id}`), `the end of ${id}`)).value
@@ -640,7 +644,7 @@ test('a process is robbed by another one, however short the theft is', () =>
     await Promise.all([one, two].map((other) => other.heard('called', 'reads')))
     assert.equal(await locks.request(name, { steal: true }, () => 'stolen'), 'stolen')
     for (const other of [one, two]) assert.equal((await other.heard('failed', 'reads'))[0], 'AbortError')
-    // Requests of another process go on waiting after a theft. A request that is granted during the theft loses its lock, too.
+    // Requests of another process go on waiting after a theft.
     one.request('holds')
     await one.heard('called', 'holds')
     two.request('waits')
@@ -653,6 +657,56 @@ test('a process is robbed by another one, however short the theft is', () =>
     assert.equal(await thief.done, 'mine')
     await two.heard('called', 'waits')
     two.tell('end', 'waits')
-    const outcome = await two.outcome('waits')
-    assert.ok(outcome === 'result of waits' || outcome[0] === 'AbortError')
+    assert.equal(await two.outcome('waits'), 'result of waits')
   }))
+
+test('no waiter of another process comes between a theft and its victim', () =>
+  withProcesses(async (...others) => {
+    let holder = hold(name)
+    await holder.granted
+    const waiters = others.flatMap((other) => ['1', '2', '3'].map((id) => ({ other, id })))
+    for (const { other, id } of waiters) other.request(id)
+    const snapshots = async (when) => {
+      for (const other of others) other.tell('query', when, name)
+      return Promise.all(others.map((other) => other.heard('snapshot', when)))
+    }
+    const waiting = async (when) => assert.deepEqual((await snapshots(when)).map(({ pending }) => pending.length), [3, 3])
+    await waiting('before')
+    for (let round = 0; round < 100; round += 1) {
+      const victim = holder
+      holder = hold(name, { steal: true })
+      await holder.granted
+      await assert.rejects(victim.done, stolen)
+    }
+    // A waiter that was granted the lock in between has said so before this answer.
+    await waiting('after')
+    for (const { other, id } of waiters) assert.equal(other.has('called', id), false, `the waiter ${id} came in between`)
+    holder.end()
+    await Promise.all(
+      waiters.map(async ({ other, id }) => {
+        await other.heard('called', id)
+        other.tell('end', id)
+        assert.equal(await other.outcome(id), `result of ${id}`)
+      }),
+    )
+  }))
+
+test('a stolen shared lock is told by a push, not by a look at it', async () => {
+  // Its renewal is 20 minutes away. After a change of a shared key it looks at its lock in 10 s.
+  const client = await Client.connect(context.url, { watchdogLease: '1h', direct: false })
+  const others = locksOf(client)
+  const deleted = `${name}:deleted`
+  const readers = [name, deleted].map((each) => hold(each, { mode: 'shared' }, { manager: others }))
+  await Promise.all(readers.map(({ granted }) => granted))
+  await context.redis.send('DEL', `web-locks:${deleted}`)
+  assert.equal(await locks.request(name, { steal: true }, ({ mode }) => mode), 'exclusive')
+  const [robbed, bereft] = readers.map(({ done }) => done)
+  await assert.rejects(Promise.race([robbed, bereft]), stolen)
+  // Others that read beside it are told as well, and those of the same client as the thief.
+  const beside = [others, locks].map((manager) => hold(name, { mode: 'shared' }, { manager }))
+  await Promise.all(beside.map(({ granted }) => granted))
+  await locks.request(name, { steal: true }, () => {})
+  for (const { done } of beside) await assert.rejects(Promise.race([done, bereft]), stolen)
+  await client.close()
+  await assert.rejects(bereft, LockLostError)
+})

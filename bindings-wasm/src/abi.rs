@@ -117,6 +117,8 @@ calls! {
     redlatch_name(family) => |module, given| module.name(family as Id, given);
     /// Acquires a lock. The call's number is that of the hold from then on.
     redlatch_acquire(id, family, now) => |module, given| module.acquire(moment(now), id as Id, family as Id, given);
+    /// Takes the write side of a read-write lock from all that have the lock.
+    redlatch_steal(id, family, now) => |module, given| module.steal(moment(now), id as Id, family as Id, given);
     /// Acquires once more as the owner of a hold.
     redlatch_reenter(id, family, hold, now) => |module, given| module.reenter(moment(now), id as Id, family as Id, hold as Id, given);
     /// Asks who has a lock, or waits for it.

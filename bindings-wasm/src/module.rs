@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch_proto::connecting::TlsFault;
-use redlatch_proto::engine::{Done, Input, LevelId, Part, Request, RequestId, Target, in_order};
+use redlatch_proto::engine::{
+    Done, Input, LevelId, Part, Request, RequestId, Target, Terms, in_order,
+};
 use redlatch_proto::error::{Error, ErrorKind, LostReason, Result};
 use redlatch_proto::event::Event;
 use redlatch_proto::hold::{HoldCell, Listener, LossListener};
@@ -515,6 +517,29 @@ impl Module {
                     terms,
                 }
             }
+        };
+        self.ask(now, id, client, request, None);
+        Ok(())
+    }
+
+    pub(crate) fn steal(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let (client, options, name) = self.lock(family, given.text()?)?;
+        let terms = Terms {
+            steal: true,
+            ..options.terms(&AcquireOptions::new())
+        };
+        let request = Request::Acquire {
+            name,
+            key: OwnerKey::Once,
+            wait: None,
+            terms,
+            token: None,
         };
         self.ask(now, id, client, request, None);
         Ok(())

@@ -399,6 +399,12 @@ pub trait AcquireOptionsExt: Sized {
     /// is not renewed any more, even if the guard still exists.
     #[must_use]
     fn tied_to_key(self) -> Self;
+
+    /// Takes the write side of a read-write lock from all that have the lock, before all that wait
+    /// for it, as a separate owner. Their holds are lost; waiters go on waiting. A theft without an
+    /// answer fails with `unavailable` and is given back: a second one could rob the next holder.
+    #[must_use]
+    fn stealing(self) -> Self;
 }
 
 impl AcquireOptionsExt for AcquireOptions {
@@ -410,6 +416,11 @@ impl AcquireOptionsExt for AcquireOptions {
 
     fn tied_to_key(mut self) -> Self {
         self.tied = true;
+        self
+    }
+
+    fn stealing(mut self) -> Self {
+        self.steal = true;
         self
     }
 }

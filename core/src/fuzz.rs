@@ -43,6 +43,7 @@ fn ops() -> Vec<Op> {
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     };
     let release = |remaining| Op::Release {
         name: name(),

@@ -92,6 +92,7 @@ impl Manner {
             tied: self.tied,
             permits: 0,
             limit: 0,
+            steal: false,
         }
     }
 }

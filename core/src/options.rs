@@ -450,6 +450,7 @@ pub struct AcquireOptions {
     /// The key identifies the caller, which did not ask to re-enter. See
     /// [`caller`](AcquireOptions::caller).
     pub(crate) caller: bool,
+    pub(crate) steal: bool,
 }
 
 impl Default for AcquireOptions {
@@ -462,6 +463,7 @@ impl Default for AcquireOptions {
             permits: 1,
             tied: false,
             caller: false,
+            steal: false,
         }
     }
 }
@@ -684,6 +686,7 @@ impl LockOptions {
                 _ => 0,
             },
             limit: u32::try_from(self.limit).unwrap_or(u32::MAX),
+            steal: acquire.steal,
         }
     }
 }

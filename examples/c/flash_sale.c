@@ -83,10 +83,10 @@ int main(int argc, char **argv)
         return 2;
     }
     shop = argv[1];
-    /* A client passes the lock on among its workers once, then other programs have their turn. */
-    if (redlatch_options_new(&options) != 0 || redlatch_options_set(options, "handover_limit", "1") != 0 ||
-        redlatch_client_open(NULL, options, &client) != 0 ||
-        (argc == 3 && redlatch_lock_new(client, "flash-sale", NULL, &lock) != 0)) {
+    /* Workers of all programs have their turn in the order in which they come. */
+    if (redlatch_options_new(&options) != 0 || redlatch_options_set(options, "kind", "fair") != 0 ||
+        redlatch_client_open(NULL, NULL, &client) != 0 ||
+        (argc == 3 && redlatch_lock_new(client, "flash-sale", options, &lock) != 0)) {
         failed("open");
         return 1;
     }

@@ -28,9 +28,9 @@ async function work(lock) {
   while (await (flag ? sell() : lock.using(sell)));
 }
 
-// A client passes the lock on among its workers once, then other programs have their turn.
-const client = await Client.connect({ handoverLimit: 1 })
-const lock = client.lock('flash-sale')
+const client = await Client.connect()
+// Workers of all programs have their turn in the order in which they come.
+const lock = client.lock('flash-sale', { kind: 'fair' })
 
 console.log('ready') // the sale begins for everybody at once
 const input = createInterface({ input: process.stdin })

@@ -27,7 +27,8 @@ def sell(shop: Path) -> bool:
 
 
 def work(client: redlatch.Client, shop: Path, locked: bool) -> None:
-    lock = client.lock("flash-sale") if locked else contextlib.nullcontext()
+    # Workers of all programs have their turn in the order in which they come.
+    lock = client.lock("flash-sale", kind="fair") if locked else contextlib.nullcontext()
     sold = True
     while sold:
         with lock:
@@ -37,8 +38,7 @@ def work(client: redlatch.Client, shop: Path, locked: bool) -> None:
 def main(shop: str, workers: str, *flags: str) -> int:
     failures: list[threading.ExceptHookArgs] = []
     threading.excepthook = failures.append
-    # A client passes the lock on among its workers once, then other programs have their turn.
-    with redlatch.Client(handover_limit=1) as client:
+    with redlatch.Client() as client:
         client.connect()
         print("ready", flush=True)  # the sale begins for everybody at once
         sys.stdin.readline()

@@ -26,7 +26,8 @@ async def sell(shop: Path) -> bool:
 
 
 async def work(client: aio.Client, shop: Path, locked: bool) -> None:
-    lock = client.lock("flash-sale") if locked else contextlib.nullcontext()
+    # Workers of all programs have their turn in the order in which they come.
+    lock = client.lock("flash-sale", kind="fair") if locked else contextlib.nullcontext()
     sold = True
     while sold:
         async with lock:
@@ -34,8 +35,7 @@ async def work(client: aio.Client, shop: Path, locked: bool) -> None:
 
 
 async def main(shop: str, workers: str, *flags: str) -> None:
-    # A client passes the lock on among its workers once, then other programs have their turn.
-    async with aio.Client(handover_limit=1) as client:
+    async with aio.Client() as client:
         await client.connect()
         print("ready", flush=True)  # the sale begins for everybody at once
         await asyncio.to_thread(sys.stdin.readline)

@@ -46,6 +46,7 @@ FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 BUILD_LIMIT = 45 * 60.0  # the same for a command that compiles, beside tests
 STOP = threading.Event()  # the runner was asked to end, or a phase has broken it
+QUIET_NPM = ["--no-audit", "--no-fund", "--loglevel=error"]
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
 
@@ -483,6 +484,15 @@ def phases() -> list[Phase]:
             ["tool node", "tool go", "tool java", "tool mvn", "README.md", *languages],
             everything,
             [(["scripts/test-docs"], plain)],
+        ),
+        # Its compiler is larger than all the other packages together, so `scripts/setup` leaves it out.
+        Phase(
+            "nextjs",
+            ["tool npm", "scripts/frameworks/nextjs/package-lock.json", "bindings-node/package.json"],
+            [["npm", "--prefix", "scripts/frameworks/nextjs", "ci", *QUIET_NPM], [build, "node"]],
+            [(["scripts/with-server", "node", "--test", "scripts/frameworks/nextjs/next.test.mjs"], node)],
+            repeated=False,
+            when="ci",
         ),
         # The site's every link, and its pages in a browser.
         Phase(

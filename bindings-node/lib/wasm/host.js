@@ -711,6 +711,11 @@ function backendOf(module, platform) {
       return this.#border.ask(this.#instance, 'redlatch_acquire', this.id)
     }
 
+    steal(name) {
+      this.#instance.given.text(name)
+      return this.#border.ask(this.#instance, 'redlatch_steal', this.#id)
+    }
+
     reenter(hold, names, values) {
       this.#instance.given.options(names, values)
       return this.#border.ask(this.#instance, 'redlatch_reenter', this.id, hold)

@@ -84,6 +84,7 @@ fn acquire(text: &str) -> Op {
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     }
 }
 
@@ -1807,6 +1808,7 @@ fn request(text: &str) -> Request {
         tied: false,
         permits: 0,
         limit: 0,
+        steal: false,
     };
     Request::Acquire {
         name: name(text),

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use redlatch::{Client, ClientOptions, Lock};
+use redlatch::{Client, Kind, Lock, LockOptions};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -54,12 +54,11 @@ async fn main() -> Result<(), Failure> {
     let [shop, workers, rest @ ..] = args.as_slice() else {
         return Err("usage: flash_sale SHOP WORKERS [--without-lock]".into());
     };
-    // A client passes the lock on among its workers once, then other programs have their turn.
-    let options = ClientOptions::new().handover_limit(1);
-    let client = Client::builder_from_env().options(options).build()?;
-    client.ready().await?;
+    let client = Client::from_env().await?;
+    // Workers of all programs have their turn in the order in which they come.
+    let fair = LockOptions::new().kind(Kind::Fair);
     let lock = if rest.is_empty() {
-        Some(client.lock("flash-sale")?)
+        Some(client.lock_with("flash-sale", fair)?)
     } else {
         None
     };

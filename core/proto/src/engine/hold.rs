@@ -27,6 +27,8 @@ pub(super) struct Hold {
     /// How many looks caused by invalidations found the lock unchanged, less the renewals since
     /// without one.
     pub(super) harmless: u8,
+    /// The same of those that changes of the key caused that a reader has for itself.
+    pub(super) own_harmless: u8,
     /// Whether the next renewal is a look: it comes early, to check the lock after an invalidation.
     pub(super) look: bool,
     /// Whether its last renewal arrived after its not-after by the server's clock.
@@ -107,6 +109,7 @@ impl Hold {
                 .into(),
             lingers: terms.linger,
             harmless: 0,
+            own_harmless: 0,
             look: false,
             stale: false,
             began: learns.then(|| Box::new((sent, terms.lease.duration()))),

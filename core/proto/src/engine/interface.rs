@@ -279,6 +279,9 @@ pub struct Terms {
     pub permits: u16,
     /// How many permits the semaphore gets if it has none yet; 0 to leave that to others.
     pub limit: u32,
+    /// Whether it takes the lock from all that have it and comes before all that wait. That is a
+    /// try of the write side of a read-write lock, as an owner of its own.
+    pub steal: bool,
 }
 
 /// How long Redis keeps a level if it hears nothing more from us.

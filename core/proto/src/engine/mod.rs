@@ -46,13 +46,14 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Counters;
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
+use crate::wire::names::reader_of;
 use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
@@ -496,7 +497,7 @@ impl Engine {
             Effect::Forced => {
                 let text = "force-released by this client";
                 self.cx.event("forced", EventLevel::Info, name, text);
-                self.lose_forced(name);
+                self.lose_all(name, LostReason::Forced, None);
             }
             Effect::Unsure => self.verify(name),
         }
@@ -538,9 +539,12 @@ impl Engine {
             known
         };
         for name in names.unwrap_or_else(known) {
+            let (cx, holds) = (&mut self.cx, &mut self.holds);
             for owner in self.names.holds_on(&name) {
-                self.watchdog
-                    .key_changed(&mut self.cx, &mut self.holds, owner);
+                self.watchdog.key_changed(cx, holds, owner, false);
+            }
+            if let Some(reader) = reader_of(&name) {
+                self.watchdog.key_changed(cx, holds, reader, true);
             }
             self.names.hint(&mut self.cx, &name);
             self.counting.key_changed(&mut self.cx, &name);

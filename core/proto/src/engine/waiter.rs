@@ -63,6 +63,32 @@ pub(super) enum Ahead {
 }
 
 impl Waiter {
+    /// A waiter that has not asked yet, and waits without a limit.
+    pub(super) fn new(name: Name, key: OwnerKey, owner: OwnerId, terms: Terms, form: Form) -> Self {
+        Waiter {
+            name,
+            key,
+            owner,
+            terms,
+            form,
+            wait: None,
+            deadline: None,
+            retry: None,
+            failures: 0,
+            error: None,
+            stale: false,
+            unsettled: None,
+            timed: false,
+            handed: false,
+            answered: false,
+            was: None,
+            asked: false,
+            announced: false,
+            under: None,
+            ahead: Ahead::No,
+        }
+    }
+
     /// Whether it tries once and does not wait.
     pub(super) fn once(&self) -> bool {
         self.wait == Some(Duration::ZERO)
@@ -131,6 +157,7 @@ impl Waiter {
             under: self.under.or(self.was),
             limit: self.terms.limit,
             queues: !self.once(),
+            steal: self.terms.steal,
         }
     }
 

@@ -423,6 +423,7 @@ impl Watchdog {
             looks += usize::from(std::mem::take(&mut hold.look));
             if !std::mem::take(&mut hold.renewal.invalidated) {
                 hold.harmless = hold.harmless.saturating_sub(1);
+                hold.own_harmless = hold.own_harmless.saturating_sub(1);
             }
             let watched = hold.watched_lease();
             let ttl = hold
@@ -644,8 +645,15 @@ impl Watchdog {
 
     // ---- early renewals ----
 
-    /// The key of this hold was changed, or the server does not track it any more.
-    pub(super) fn key_changed(&mut self, cx: &mut Context, holds: &mut Holds, owner: OwnerId) {
+    /// The key of this hold was changed, or the server does not track it any more. `own`: that is
+    /// the key that a reader has for itself.
+    pub(super) fn key_changed(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        owner: OwnerId,
+        own: bool,
+    ) {
         let up = holds.is_up(cx, owner);
         let Some(hold) = holds
             .get_mut(&owner)
@@ -653,11 +661,14 @@ impl Watchdog {
         else {
             return;
         };
-        // A probe of this hold is planned or in flight already.
-        if hold.renewal.invalidated || hold.renewal.put_off {
+        // A probe of this hold is planned or in flight already. One because of the shared key may be
+        // planned too late.
+        let known = hold.renewal.invalidated && (hold.look || !own);
+        if known || hold.renewal.put_off {
             return;
         }
         hold.renewal.invalidated = true;
+        hold.look |= own;
         // A renewal in flight may have read the key before the change; `renewal_kept` handles that.
         if !hold.renewal.in_flight {
             self.plan_look(cx, holds, owner);
@@ -667,9 +678,13 @@ impl Watchdog {
     /// Plans a probe of a hold whose key was invalidated: now, after its delay, or with its next
     /// renewal.
     pub(super) fn plan_look(&mut self, cx: &mut Context, holds: &mut Holds, owner: OwnerId) {
-        let Some(shared) = holds.get(&owner).map(|hold| hold.cell.kind.is_shared()) else {
+        let kind_and_look = |hold: &Hold| (hold.cell.kind.is_shared(), hold.look);
+        let Some((is_shared, look)) = holds.get(&owner).map(kind_and_look) else {
             return;
         };
+        // The key that a reader has for itself says as much about it as the key of a lock with one
+        // holder.
+        let (shared, own) = (is_shared && !look, is_shared && look);
         // Changes of a shared key say nothing about the server. `least` bounds these probes.
         let may = shared || self.tracking.may_look(cx, holds.len());
         let now = cx.now;
@@ -686,7 +701,12 @@ impl Watchdog {
         } else {
             (Duration::ZERO, Duration::MAX)
         };
-        let pause = rest(hold.harmless).max(least).min(most);
+        let harmless = match own {
+            true => &mut hold.own_harmless,
+            false => &mut hold.harmless,
+        };
+        let pause = rest(*harmless).max(least).min(most);
+        let counted = harmless.saturating_add(1);
         let at = now.after(pause.min(timing::period(hold.longest())));
         let due = hold.renewal.due.get();
         if !may || due.is_some_and(|due| due <= at) {
@@ -695,7 +715,10 @@ impl Watchdog {
             hold.renewal.invalidated = due.is_some();
             return;
         }
-        hold.harmless = hold.harmless.saturating_add(1);
+        match own {
+            true => hold.own_harmless = counted,
+            false => hold.harmless = counted,
+        }
         hold.look = !shared;
         if at <= now {
             self.hurried.push(owner);

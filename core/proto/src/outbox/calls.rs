@@ -655,6 +655,7 @@ mod tests {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         };
         OutgoingCall {
             call,

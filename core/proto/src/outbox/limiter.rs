@@ -239,6 +239,7 @@ mod tests {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         };
         let mut window = ConcurrencyLimiter::new();
         window.push(

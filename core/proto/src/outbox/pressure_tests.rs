@@ -82,6 +82,7 @@ impl Pressure {
                     under: None,
                     limit: 0,
                     queues: false,
+                    steal: false,
                 }
             }
         };

@@ -38,6 +38,7 @@ fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     }
 }
 

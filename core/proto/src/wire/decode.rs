@@ -277,6 +277,7 @@ mod tests {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         }
     }
 

@@ -143,6 +143,7 @@ pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op 
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     }
 }
 
@@ -251,6 +252,7 @@ fn the_data_are_those_that_redisson_leaves() {
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else {
         panic!("not busy")
@@ -460,6 +462,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         };
         live.run(&op);
     }
@@ -514,6 +517,7 @@ fn a_renewal_is_for_owners_of_several_connections() {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         });
         live.cmd::<()>("PEXPIRE", &[name, "5000"]);
     }
@@ -685,6 +689,7 @@ fn odd_names_work_as_well() {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         };
         assert!(is_acquired(&live.run(&take)));
         let free = Op::Release {
@@ -798,6 +803,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
                 under: None,
                 limit: 0,
                 queues: false,
+                steal: false,
             };
             let hand_over = Op::HandOver {
                 name: name.clone(),
@@ -959,6 +965,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
         under: None,
         limit: 0,
         queues: false,
+        steal: false,
     };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));
@@ -996,13 +1003,13 @@ fn a_replica_refuses_for_the_time_being() {
 // ---- client tracking ----
 
 /// A connection that is told when a key that it has read is changed by somebody else.
-struct Tracked {
-    live: Live,
+pub(super) struct Tracked {
+    pub(super) live: Live,
     pushes: Receiver<PushInfo>,
 }
 
 impl Tracked {
-    fn new() -> Tracked {
+    pub(super) fn new() -> Tracked {
         let mut live = Live::new();
         live.scripts = live
             ._server
@@ -1019,11 +1026,15 @@ impl Tracked {
     /// Whether somebody else's deletion of the key is told. Pushes are read with the next reply.
     fn is_told(&mut self) -> bool {
         self.live.cmd::<()>("DEL orders", &[]);
+        self.hears("orders")
+    }
+
+    /// Whether a change of this key by somebody else was told.
+    pub(super) fn hears(&mut self, key: &str) -> bool {
         let _: String = redis::cmd("PING").query(&mut self.live.scripts).unwrap();
         let names_it = |push: PushInfo| {
             push.kind == PushKind::Invalidate
-                && push.data.first()
-                    == Some(&Value::Array(vec![Value::BulkString(b"orders".to_vec())]))
+                && push.data.first() == Some(&Value::Array(vec![Value::BulkString(key.into())]))
         };
         self.pushes
             .try_iter()

@@ -44,6 +44,8 @@ pub use encode::{encode, encode_many};
 pub use kind::Kind;
 pub use kind::{Form, Handover, Layout, LeaseSample, Side, Topic, first_owner};
 pub use process::Process;
+#[cfg(test)]
+pub(crate) use script::timeout_key;
 pub use script::{Call, ScriptId, is_shardable, slot_of};
 pub use server_error::refusal;
 
@@ -103,6 +105,9 @@ pub enum Op {
         /// Whether it takes a place in the queue of a fair lock that is held. A place that it has
         /// is kept for [`PLACE_KEPT`](crate::tuning::PLACE_KEPT) from now.
         queues: bool,
+        /// Whether it ends the holds of all others first. Only the write side of a read-write lock
+        /// can be stolen. A copy that arrives late would rob the next holder, so there is one copy.
+        steal: bool,
     },
     /// Replace `owner`, which has the lock, by another owner of ours, `to`, with count 1 and time
     /// `lease`. It is done already if `to` has the lock. Both owners have this form. Carries a

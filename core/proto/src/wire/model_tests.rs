@@ -138,6 +138,7 @@ impl Both {
                 Op::Acquire {
                     limit: 0,
                     queues,
+                    steal: kind == Kind::Write && count < 2 && self.random.chance(200),
                     name,
                     owner,
                     form,
@@ -271,11 +272,6 @@ impl Both {
         };
         let modelled = self.model.execute(origin, false, &op, not_after);
         self.take_token(&op, &real);
-        if let (Op::Force { name, .. }, Reply::Forced(true), true) = (&op, &real, self.is_shared())
-        {
-            // They end by themselves, and no owner is ever used again but here.
-            self.delete_timeouts(name);
-        }
         self.count_published();
         assert!(
             self.same(&modelled, &real),

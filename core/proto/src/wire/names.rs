@@ -1,6 +1,6 @@
 //! Lock names, and the keys and channels derived from them (Redisson's rules).
 
-use super::kind::write_identity;
+use super::kind::{first_owner, write_identity};
 use super::{Counter, Form, Name, OwnerId, Topic};
 use crate::error::{Error, Result};
 
@@ -97,6 +97,17 @@ pub(super) fn marker_key(uuid: &str, counter: Counter, name: &str, writer: Owner
 
 /// How a time-out key goes on after the owner. Each of our owners has one.
 pub(super) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
+
+/// The owner that has this time-out key, if it is one of ours. The owner of another client has
+/// another last group of its uuid.
+pub(crate) fn reader_of(key: &str) -> Option<OwnerId> {
+    const DIGITS: usize = 12;
+    let (uuid, number) = key.strip_suffix(TIMEOUT_SUFFIX)?.rsplit_once(':')?;
+    let group = uuid.get(uuid.len().checked_sub(DIGITS)?..)?;
+    let group = u64::from_str_radix(group, 16).ok()?;
+    let number: OwnerId = number.parse().ok()?;
+    (number < first_owner(1)).then(|| first_owner(group) + number)
+}
 
 /// The keys of the queue of a fair lock: its owners in their order, and their times.
 pub fn queue_keys(name: &str) -> [String; 2] {

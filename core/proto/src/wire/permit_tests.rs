@@ -434,6 +434,7 @@ impl Both {
                 under: None,
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
                 queues: false,
+                steal: false,
             },
             12..20 => Op::Release {
                 name,
@@ -831,6 +832,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         under: None,
         limit,
         queues: false,
+        steal: false,
     }
 }
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use redis::Commands;
 
 use super::live_tests::{
-    COMMANDS, LEASE, Live, U, V, acquire, force, inspect, is_acquired, is_near, of_kind, release,
-    renew,
+    COMMANDS, LEASE, Live, Tracked, U, V, acquire, force, inspect, is_acquired, is_near, of_kind,
+    release, renew,
 };
 use super::*;
 use crate::error::ErrorKind;
+use crate::real::eval;
 
 /// The op of a reader: this owner, this lease.
 fn reader(op: &Op, owner: OwnerId) -> Op {
@@ -45,6 +46,14 @@ fn under(op: &Op, writer: OwnerId) -> Op {
     let mut op = op.clone();
     if let Op::Acquire { under, .. } = &mut op {
         *under = Some(writer);
+    }
+    op
+}
+
+fn theft(thief: OwnerId) -> Op {
+    let mut op = writer(&acquire(1), thief);
+    if let Op::Acquire { steal, .. } = &mut op {
+        *steal = true;
     }
     op
 }
@@ -505,5 +514,113 @@ fn time_out_keys_lie_in_the_slot_of_the_lock() {
             *of = name.into();
         }
         assert_eq!(slot_of(&op).unwrap(), slots::slot(name), "{name}");
+    }
+}
+
+#[test]
+fn a_thief_has_the_lock_alone() {
+    let mut live = Live::new();
+    for held_by in 0..4 {
+        match held_by {
+            0 => {}
+            1 => {
+                live.run(&reader(&acquire(1), 1));
+                live.read_by_redisson("8", 3, 90_000);
+            }
+            2 => {
+                live.run_as(V, &writer(&acquire(1), 1));
+                live.run_as(V, &under(&reader(&acquire(1), 2), 1));
+            }
+            _ => live.written_by_redisson("8", 90_000),
+        }
+        for _ in 0..2 {
+            assert!(is_acquired(&live.run(&theft(9))));
+            assert_eq!(live.holds("orders"), "U:9:write=1 mode=write");
+            assert!(is_near(live.pttl("orders"), LEASE));
+            assert_eq!(live.keys(), 1, "no time-out key is left");
+        }
+        for op in [writer(&acquire(1), 3), reader(&acquire(1), 3)] {
+            assert!(is_busy(&live.run_as(V, &op)));
+        }
+        // The victims can do it no harm.
+        let gone = Reply::Gone(LostReason::Stolen);
+        assert_eq!(live.run(&reader(&release(0), 1)), gone);
+        assert_eq!(live.run_as(V, &writer(&release(0), 1)), gone);
+        let kept = live.run_as(V, &writer(&renew(&["orders"], LEASE), 1));
+        assert_eq!(
+            kept,
+            Reply::Renewed(vec![RenewReply::Gone(LostReason::Stolen)])
+        );
+        assert_eq!(live.holds("orders"), "U:9:write=1 mode=write");
+        assert!(
+            is_acquired(&live.run_as(V, &theft(9))),
+            "a thief is robbed, too"
+        );
+        assert_eq!(live.run_as(V, &writer(&release(0), 9)), Reply::Released(0));
+        assert_eq!(live.keys(), 0);
+    }
+}
+
+#[test]
+fn a_theft_that_comes_late_or_finds_other_data_changes_nothing() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    let late = live.server_ms() - 1;
+    assert_eq!(live.try_as(V, &theft(9), late).unwrap(), Reply::Stale);
+    assert_eq!(live.holds("orders"), "U:1=1 mode=read");
+    for command in ["SET orders 1", "HSET orders field 1"] {
+        live.cmd::<()>("DEL orders", &[]);
+        live.cmd::<redis::Value>(command, &[]);
+        assert!(
+            matches!(live.run(&theft(9)), Reply::Foreign(_)),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn a_thief_draws_a_later_token() {
+    let mut live = Live::new();
+    let fenced = |op: &Op| {
+        let mut op = op.clone();
+        if let Op::Acquire { fencing, .. } = &mut op {
+            *fencing = Fencing::Persistent;
+        }
+        op
+    };
+    let mut draw = |op: &Op| match live.run(&fenced(op)) {
+        Reply::Acquired { token, .. } => token.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let tokens = [
+        draw(&writer(&acquire(1), 1)),
+        draw(&theft(2)),
+        draw(&theft(3)),
+    ];
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert_eq!(draw(&theft(3)), tokens[2], "another copy");
+}
+
+/// The lock changes with every reader that comes or goes, and says little to the others.
+#[test]
+fn a_reader_is_told_by_a_key_of_its_own_that_others_have_ended_it() {
+    let longer = renew(&["orders"], LEASE * 2);
+    let steps: [&[Op]; 4] = [
+        &[acquire(1)],
+        &[acquire(1), acquire(1)],
+        &[acquire(1), longer.clone()],
+        &[acquire(1), longer, release(1)],
+    ];
+    for ops in steps {
+        for end in [theft(9), of_kind(&force(), Kind::Read)] {
+            let mut tracked = Tracked::new();
+            for op in ops {
+                tracked.live.run(&reader(op, 1));
+            }
+            assert!(!tracked.hears(&timeout_of(U, 1)), "its own writes");
+            let call = Call::new(&end, V, u64::MAX, Publish::Classic);
+            eval(&call, &mut tracked.live.look).unwrap();
+            assert!(tracked.hears(&timeout_of(U, 1)), "{ops:?}");
+        }
     }
 }

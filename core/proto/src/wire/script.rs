@@ -157,6 +157,7 @@ scripts! {
     RELEASE_READ = "rw_release" Read;
     LOWER_READ = "rw_lower" Read;
     RENEW_READ = "rw_renew" Read;
+    STEAL = "rw_steal" Write;
     FORCE_READ = "rw_force" Read;
     INSPECT_READ = "rw_inspect" Read;
     ACQUIRE_WRITE = "rw_acquire" Write;
@@ -183,12 +184,13 @@ scripts! {
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 13] = [
+const SHARED: [(&str, &str); 14] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
     ("holder", lua!("holder")),
     ("readers", lua!("readers")),
+    ("timeouts", lua!("timeouts")),
     ("permit_ids", lua!("permit_ids")),
     ("permit_keys", lua!("permit_keys")),
     ("counter", lua!("counter")),
@@ -272,6 +274,7 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Renew { .. }, Read) => &RENEW_READ,
         (Op::Force { .. }, Read) => &FORCE_READ,
         (Op::Inspect { .. }, Read) => &INSPECT_READ,
+        (Op::Acquire { steal: true, .. }, Write) => &STEAL,
         (Op::Acquire { .. }, Write) => &ACQUIRE_WRITE,
         (Op::Release { remaining: 0, .. }, Write) => &RELEASE_WRITE,
         (Op::Release { .. }, Write) => &LOWER_WRITE,
@@ -415,6 +418,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             name,
             limit,
             queues,
+            steal,
             ..
         } => {
             let lease = whole_ms(*lease);
@@ -434,6 +438,10 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 return words.owner(&write, uuid, *writer);
             }
             let counter = counter_life(*fencing);
+            if *steal {
+                words.parts(&timeout_prefix(name));
+                return counter.into_iter().for_each(|life| words.number(life));
+            }
             if op.layout() == Layout::Queued {
                 words.number(if *queues {
                     whole_ms(tuning::PLACE_KEPT)
@@ -536,6 +544,9 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.number(not_after);
             words.parts(&channel_parts(kind.layout().topic(), name));
             words.add(verbs(kind.layout().topic(), name, publish));
+            if kind.layout().topic() == Topic::ReadWrite {
+                words.parts(&timeout_prefix(name));
+            }
         }
         Op::Inspect { name, kind, .. } => {
             if kind.layout().topic() == Topic::ReadWrite {
@@ -760,7 +771,7 @@ fn counter_life(fencing: Fencing) -> Option<u64> {
 }
 
 /// The key that keeps the time of a reader.
-fn timeout_key(uuid: &str, name: &str, form: &Form, owner: OwnerId) -> String {
+pub(crate) fn timeout_key(uuid: &str, name: &str, form: &Form, owner: OwnerId) -> String {
     let prefix = timeout_prefix(name).concat();
     prefix + &form.owner(uuid, owner) + TIMEOUT_SUFFIX
 }
@@ -921,6 +932,7 @@ mod tests {
             under: None,
             limit: 0,
             queues: false,
+            steal: false,
         }
     }
 
@@ -980,6 +992,7 @@ mod tests {
                 under: None,
                 limit: 0,
                 queues: false,
+                steal: false,
             }
         };
         assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());

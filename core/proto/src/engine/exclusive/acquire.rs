@@ -18,7 +18,7 @@ use crate::engine::names::{Attempt, WaitQueue, Waiting};
 use crate::engine::turn::Run;
 use crate::engine::waiter::{Ahead, Waiter};
 use crate::engine::{Engine, timing};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
@@ -35,6 +35,9 @@ impl Engine {
         terms: Terms,
         form: Form,
     ) {
+        if terms.steal {
+            return self.steal(id, name, terms, form);
+        }
         let enters = |hold: &Hold| match key {
             OwnerKey::Hold(_) => hold.cell.kind.side() == form.kind.side(),
             // A reader never waits for itself.
@@ -123,30 +126,14 @@ impl Engine {
         }
         waiting.channel.is_used();
         let waiter = Waiter {
-            owner,
-            key,
-            terms,
-            form,
             wait,
             // A try has no deadline, unless it waits for its token: it ends with the first answer
             // or at the response limit.
             deadline: wait
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| self.cx.now.after(wait)),
-            retry: None,
-            failures: 0,
-            error: None,
-            stale: false,
-            unsettled: None,
-            timed: false,
-            handed: false,
-            answered: false,
-            was: None,
-            asked: false,
-            announced: false,
             under: wish.under,
-            ahead: Ahead::No,
-            name: name.clone(),
+            ..Waiter::new(name.clone(), key, owner, terms, form)
         };
         self.names.waiters.insert(id, waiter);
         self.names.arm_waiter(&mut self.cx, id);
@@ -165,10 +152,73 @@ impl Engine {
         }
     }
 
-    /// Sends the tries of readers that waited for their server behind other readers.
+    /// Takes a lock from all that have it. The thief is not in the queue: it waits for nobody, and
+    /// nobody waits for its call.
+    fn steal(&mut self, id: RequestId, name: Name, terms: Terms, form: Form) {
+        if form.kind != Kind::Write {
+            let text =
+                "only the write side of a read-write lock can be stolen; force-release others";
+            let error = Error::new(ErrorKind::InvalidArgument, text);
+            return self.cx.fail(id, error.on(&name));
+        }
+        if let Some(down) = self.cx.links.error(&name) {
+            return self.cx.fail(id, down.on(&name));
+        }
+        let owner = self.cx.next_owner();
+        let thief = Waiter {
+            wait: Some(Duration::ZERO),
+            ..Waiter::new(name.clone(), OwnerKey::Once, owner, terms, form)
+        };
+        self.names.waiters.insert(id, thief);
+        if self.cx.links.is_up(&name) {
+            self.ask_ahead(id);
+        }
+    }
+
+    /// The outcome of a theft. It has one copy: a second one could rob the next holder. Without an
+    /// answer, the owner that may have the lock now is released.
+    fn stole(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome, was_stale: bool) {
+        let Some(thief) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        thief.ahead = Ahead::No;
+        let (name, owner, answered) = (thief.name.clone(), thief.owner, thief.answered);
+        let robbed = matches!(
+            outcome,
+            CallOutcome::Answered(Reply::Acquired { .. } | Reply::NotReplicated { .. })
+        );
+        let unsure = matches!(outcome, CallOutcome::Unanswered);
+        match outcome {
+            CallOutcome::Unanswered => self.unanswered_try(id, sent),
+            outcome if answered => self.end_try(id, outcome),
+            CallOutcome::Answered(Reply::Acquired { ttl, token }) => {
+                self.names.queues.entry(name.clone()).or_default();
+                self.won(id, sent, (ttl, token));
+            }
+            CallOutcome::Answered(Reply::Stale) if was_stale => {
+                self.end_waiter(id, clocks_differ(), false);
+            }
+            // The server did nothing, and the driver has learnt its clock.
+            CallOutcome::Answered(Reply::Stale) => self.ask_ahead(id),
+            CallOutcome::Answered(Reply::NotReplicated { got }) => {
+                let wanted = thief.terms.replicas.into();
+                self.end_waiter(id, not_replicated(wanted, got), true);
+            }
+            CallOutcome::NotSent => self.end_waiter(id, not_sent(), false),
+            outcome => self.end_try(id, outcome),
+        }
+        if robbed {
+            self.lose_all(&name, LostReason::Stolen, Some(owner));
+        } else if unsure {
+            self.verify(&name);
+        }
+    }
+
+    /// Sends the tries of readers that waited for their server behind other readers, and thefts.
     pub(in crate::engine) fn ask_tries(&mut self, which: Which<'_>) {
         let picked = self.names.waiters.iter().filter(|(id, waiter)| {
-            let tries = waiter.once() && waiter.form.kind.is_shared() && which(&waiter.name);
+            let beside = waiter.form.kind.is_shared() || waiter.terms.steal;
+            let tries = waiter.once() && beside && which(&waiter.name);
             tries && self.cx.links.is_up(&waiter.name) && !self.names.is_head(&waiter.name, **id)
         });
         let ids: Vec<RequestId> = picked.map(|(id, _)| *id).collect();
@@ -507,6 +557,9 @@ impl Engine {
         };
         let is_stale = matches!(outcome, CallOutcome::Answered(Reply::Stale));
         let was_stale = std::mem::replace(&mut waiter.stale, is_stale);
+        if waiter.terms.steal {
+            return self.stole(id, sent, outcome, was_stale);
+        }
         if let (CallOutcome::Answered(Reply::Acquired { ttl, token }), false) =
             (&outcome, waiter.answered)
         {
@@ -698,6 +751,10 @@ impl Engine {
             return;
         };
         let was_head = queue.waiters.front() == Some(&id);
+        // A thief of this client has the lock, or has had it: answers on two connections may come in
+        // another order than the server gave them.
+        let in_doubt =
+            !waiter.terms.steal && is_blocked(&self.holds, queue, Wish::of(&waiter), true);
         queue.take_out(id);
         queue.add_hold(waiter.owner);
         let waiting: &mut Waiting = queue;
@@ -716,7 +773,7 @@ impl Engine {
         if waiter.form.kind != Kind::Semaphore {
             waiting.note_refusal(self.cx.now);
         }
-        if waiting.waiters.is_empty() && !waiting.channel.wanted {
+        if waiting.waiters.is_empty() && !waiting.channel.wanted && !in_doubt {
             // The common case: nobody else waits, so there is no waiter to look for.
             queue.rest(&mut self.names.rooms);
             return self.open_hold(id, waiter, sent, ttl, token);
@@ -728,6 +785,9 @@ impl Engine {
             waiter.form.clone(),
         );
         self.open_hold(id, waiter, sent, ttl, token);
+        if in_doubt {
+            self.verify(&name);
+        }
         self.adopt_waiters(&name, key, owner, &form);
         // A reader that won ahead of the head changes nothing for the others.
         if was_head {

@@ -225,6 +225,7 @@ impl Engine {
                     under: None,
                     limit: 0,
                     queues: false,
+                    steal: false,
                 })
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {

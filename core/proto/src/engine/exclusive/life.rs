@@ -343,16 +343,19 @@ impl Engine {
         self.end_if_unwound(owner);
     }
 
-    /// A caller of this client has deleted the key. The server sends no invalidation to the client
-    /// that made the change. For a hold that is being released, the release reports the loss.
-    pub(in crate::engine) fn lose_forced(&mut self, name: &Name) {
+    /// A caller of this client has deleted the key, or stolen the lock as the owner `but`. The server
+    /// sends no invalidation to the client that made the change. For a hold that is being released,
+    /// the release reports the loss.
+    pub(in crate::engine) fn lose_all(
+        &mut self,
+        name: &Name,
+        reason: LostReason,
+        but: Option<OwnerId>,
+    ) {
         for owner in self.names.holds_on(name) {
-            if self
-                .holds
-                .get(&owner)
-                .is_some_and(|hold| hold.phase == Phase::Held)
-            {
-                self.lose(owner, LostReason::Forced);
+            let is_held = |hold: &Hold| hold.phase == Phase::Held;
+            if Some(owner) != but && self.holds.get(&owner).is_some_and(is_held) {
+                self.lose(owner, reason);
             }
         }
     }

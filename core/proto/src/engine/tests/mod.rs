@@ -27,6 +27,7 @@ mod renewing;
 mod replicas;
 mod settling;
 pub mod simulation;
+mod stealing;
 mod tokens;
 mod turns;
 mod waiting;
@@ -50,6 +51,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const WATCHED: Terms = Terms {
     permits: 0,
     limit: 0,
+    steal: false,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(LEASE),

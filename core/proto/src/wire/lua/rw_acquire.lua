@@ -74,9 +74,12 @@ if not mode or redis.call('PTTL', lock) < lease then
 end
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 local ttl = redis.call('PTTL', lock)
+--# read
+local own = redis.call('PTTL', timeout)
+--# all
 if plain and count == 1 then return now + lease end
 --# read
 -- The hash lives for as long as the longest of all.
-return {now, ACQUIRED, math.min(ttl, redis.call('PTTL', timeout)), ''}
+return {now, ACQUIRED, math.min(ttl, own), ''}
 --# write
 return {now, ACQUIRED, ttl, token}

@@ -29,4 +29,7 @@ if redis.call('HLEN', lock) == 2 then longest = least end
 redis.call('PEXPIRE', lock, longest)
 --# all
 redis.call('PTTL', lock) -- for the tracking, as in acquire
+--# read
+redis.call('PTTL', KEYS[2])
+--# all
 return {now, KEPT}

@@ -52,6 +52,9 @@ for i = 1, count do
   -- A write of ours ends the tracking of the key for us, a read begins it again.
   if result == 0 then
     call('PTTL', lock)
+--# read
+    call('PTTL', KEYS[count + i])
+--# all
     kept = kept + 1
   end
   reply[i + 2] = result

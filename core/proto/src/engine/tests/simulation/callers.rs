@@ -39,6 +39,7 @@ pub(super) enum Deed {
 const QUICK: Terms = Terms {
     permits: 0,
     limit: 0,
+    steal: false,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(Duration::from_secs(1)),
@@ -213,6 +214,7 @@ impl Caller {
                 tied: false,
                 permits,
                 limit: if permits > 0 { LIMIT } else { 0 },
+                steal: kind == Kind::Write && random.chance(150),
             },
         })
     }

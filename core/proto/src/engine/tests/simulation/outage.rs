@@ -370,6 +370,7 @@ impl Outage {
             tied: false,
             permits: 0,
             limit: 0,
+            steal: false,
         };
         let name = Name::from(format!("n{id}"));
         let request = Request::Acquire {

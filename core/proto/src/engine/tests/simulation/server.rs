@@ -12,7 +12,7 @@ use crate::error::LostReason;
 use crate::wire::names::channel_for;
 use crate::wire::{
     BatchKey, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId,
-    RenewReply, Renewal, Reply, Topic,
+    RenewReply, Renewal, Reply, Topic, timeout_key,
 };
 
 /// A client in the names of its owners: a number in place of the UUID.
@@ -598,11 +598,15 @@ impl Server {
                 lease,
                 fencing,
                 under,
+                steal,
                 ..
             } if is_read_write(form.kind) => {
                 let me = (origin.uuid, *owner);
                 let under = under.map(|writer| (origin.uuid, writer));
                 let fencing = *fencing != Fencing::Off;
+                if *steal {
+                    self.rob(origin, name, me, *lease);
+                }
                 self.enter(
                     origin,
                     name,
@@ -635,6 +639,7 @@ impl Server {
                     .get(name)
                     .is_some_and(|shared| shared.is_written != reads);
                 if has_it {
+                    self.end_readers(origin, name);
                     self.delete(name, Some(origin));
                     self.publish(Topic::ReadWrite, name);
                 }
@@ -775,8 +780,8 @@ impl Server {
         // Every script ends with a read of its keys, so that they are tracked.
         // Scripts of semaphores do not: what they write is not tracked.
         if track && (!is_of_semaphore(op) || matches!(op, Op::Acquire { .. })) {
-            self.trackers
-                .extend(names(op).into_iter().map(|name| (name, origin)));
+            let keys = names(op).into_iter().chain(reader_keys(origin.uuid, op));
+            self.trackers.extend(keys.map(|name| (name, origin)));
             self.forget_tracked();
         }
         reply
@@ -1018,6 +1023,32 @@ impl Server {
         Reply::Acquired { ttl, token }
     }
 
+    /// All others lose the lock. The thief has it already if this is another copy.
+    fn rob(&mut self, origin: Origin, name: &Name, me: (Uuid, OwnerId), lease: Duration) {
+        self.end_readers(origin, name);
+        let until_ms = self.now_ms() + millis(lease);
+        let shared = self.shared.get_mut(name);
+        let own = shared.and_then(|shared| shared.take(Some(me), false));
+        self.delete(name, Some(origin));
+        if let Some(own) = own {
+            let shared = self.shared.entry(name.clone()).or_default();
+            shared.enter(Lock::new(Some(me), false, until_ms)).token = own.token;
+        }
+    }
+
+    /// Deletes the time-out keys of all readers, which their clients track.
+    fn end_readers(&mut self, origin: Origin, name: &Name) {
+        let shared = self.shared.get(name);
+        let owners = shared.iter().flat_map(|shared| &shared.owners);
+        let readers: Vec<_> = owners
+            .filter(|lock| lock.reads)
+            .filter_map(|lock| lock.owner)
+            .collect();
+        for (uuid, owner) in readers {
+            self.changed(&reader_key(uuid, name, owner), Some(origin));
+        }
+    }
+
     fn lower(
         &mut self,
         origin: Origin,
@@ -1051,6 +1082,9 @@ impl Server {
         let Some((_, tells)) = left else {
             return Reply::Gone(why_gone(self.shared.get(name)));
         };
+        if let Some((uuid, owner)) = me.filter(|_| reads) {
+            self.changed(&reader_key(uuid, name, owner), by);
+        }
         self.shared.retain(|_, shared| !shared.owners.is_empty());
         self.changed(name, by);
         let heard = if tells {
@@ -1235,6 +1269,34 @@ fn is_of_semaphore(op: &Op) -> bool {
 
 fn is_read_write(kind: Kind) -> bool {
     kind.layout().topic() == Topic::ReadWrite
+}
+
+/// The time-out key of a reader.
+fn reader_key(uuid: Uuid, name: &Name, owner: OwnerId) -> Name {
+    timeout_key(&uuid.to_string(), name, &Form::of(Kind::Read), owner).into()
+}
+
+/// The time-out keys that a command of this client reads.
+fn reader_keys(uuid: Uuid, op: &Op) -> Vec<Name> {
+    match op {
+        Op::Acquire {
+            name, owner, form, ..
+        }
+        | Op::Release {
+            name,
+            owner,
+            form,
+            remaining: 1..,
+            ..
+        } if form.kind == Kind::Read => vec![reader_key(uuid, name, *owner)],
+        Op::Renew { holds } => {
+            let readers = holds.iter().filter(|hold| hold.form.kind == Kind::Read);
+            readers
+                .map(|hold| reader_key(uuid, &hold.name, hold.owner))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Why an owner does not have the lock any more.

@@ -29,6 +29,12 @@ impl Shared {
         Some(&self.owners[self.at(owner, reads)?])
     }
 
+    /// Takes an owner out, and tells nobody.
+    pub fn take(&mut self, owner: Option<(Uuid, OwnerId)>, reads: bool) -> Option<Lock> {
+        let at = self.at(owner, reads)?;
+        Some(self.owners.remove(at))
+    }
+
     fn find_mut(&mut self, owner: Option<(Uuid, OwnerId)>, reads: bool) -> Option<&mut Lock> {
         let at = self.at(owner, reads)?;
         Some(&mut self.owners[at])

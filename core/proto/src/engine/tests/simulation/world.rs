@@ -553,6 +553,8 @@ pub(super) struct World {
     wants_replica: BTreeSet<(Uuid, RequestId)>,
     /// Acquisitions that wait.
     patient: BTreeSet<(Uuid, RequestId)>,
+    /// Acquisitions by a key that had the write lock when it asked.
+    reentering: BTreeSet<(Uuid, RequestId)>,
     replicated: BTreeSet<(Uuid, OwnerId)>,
     /// Releases in flight after an optimistic hand-over: the owner, and the time of the request.
     releases: BTreeMap<(Uuid, RequestId), (OwnerId, u64)>,
@@ -625,6 +627,7 @@ impl World {
             revived: BTreeSet::new(),
             wants_replica: BTreeSet::new(),
             patient: BTreeSet::new(),
+            reentering: BTreeSet::new(),
             replicated: BTreeSet::new(),
             releases: BTreeMap::new(),
             passed: BTreeMap::new(),
@@ -2119,6 +2122,13 @@ impl World {
         client.renewals.requests += 1;
         client.callers[caller].asked.push(id);
         let uuid = client.uuid;
+        if let Request::Acquire { name, key, .. } = &request {
+            let engine = &client.engine;
+            let writes = engine.names.hold_of(&engine.holds, name, *key, Kind::Write);
+            if writes.is_some() {
+                self.reentering.insert((uuid, id));
+            }
+        }
         if matches!(&request, Request::Acquire { terms, .. } if terms.replicas > 0) {
             self.wants_replica.insert((uuid, id));
         }
@@ -2163,7 +2173,9 @@ impl World {
                     // A writer that asks to read waits for no other writer, also when it has lost its
                     // lock while its call was in flight.
                     let is_writer = self.under.contains(&(uuid, cell.owner));
-                    let overtaken = client.engine.overtaken(id, &cell);
+                    // A re-entry whose hold ends meanwhile goes to the end of the queue.
+                    let waits = |writer: &RequestId| !self.reentering.contains(&(uuid, *writer));
+                    let overtaken = client.engine.overtaken(id, &cell).filter(waits);
                     // It may enter the hold that a multi lock of its key has as a part.
                     let is_first = cell.count() == 1;
                     if let Some(writer) = overtaken.filter(|_| !is_writer && is_first) {
@@ -2648,6 +2660,12 @@ impl World {
                                     + allowed(self.told_within, &cell.name)
                                     + if cell.kind.is_shared() {
                                         TOLD_READER
+                                    } else {
+                                        0
+                                    }
+                                    // Two renewals in a row came too late.
+                                    + if holds.get(&cell.owner).is_some_and(|hold| hold.stale) {
+                                        AGAIN
                                     } else {
                                         0
                                     } =>
