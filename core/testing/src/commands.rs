@@ -56,6 +56,8 @@ const COMMANDS: &[Command] = commands! {
     "GET" 2 Reads get;
     "MGET" -2 ReadsAll mget;
     "SET" -3 Writes set;
+    "SETEX" 4 Writes |data, args| set_for(data, args, "EX");
+    "PSETEX" 4 Writes |data, args| set_for(data, args, "PX");
     "STRLEN" 2 Reads strlen;
     "INCR" 2 Writes |data, args| add(data, arg(args, 0), 1);
     "DECR" 2 Writes |data, args| add(data, arg(args, 0), -1);
@@ -69,10 +71,13 @@ const COMMANDS: &[Command] = commands! {
     "PTTL" 2 Reads |data, args| Ok(Reply::Int(data.left(arg(args, 0), |left| left)));
     "EXPIRETIME" 2 Reads |data, args| { let now = data.now; Ok(Reply::Int(data.left(arg(args, 0), |left| (left + signed(now) + 500) / 1000))) };
     "PEXPIRETIME" 2 Reads |data, args| { let now = data.now; Ok(Reply::Int(data.left(arg(args, 0), |left| left + signed(now)))) };
-    "EXPIRE" -3 Writes |data, args| expire(data, args, 1000);
-    "PEXPIRE" -3 Writes |data, args| expire(data, args, 1);
+    "EXPIRE" -3 Writes |data, args| expire(data, args, "expire", 1000, true);
+    "PEXPIRE" -3 Writes |data, args| expire(data, args, "pexpire", 1, true);
+    "EXPIREAT" -3 Writes |data, args| expire(data, args, "expireat", 1000, false);
+    "PEXPIREAT" -3 Writes |data, args| expire(data, args, "pexpireat", 1, false);
     "PERSIST" 2 Writes persist;
     "HSET" -4 Writes hset;
+    "HMSET" -4 Writes |data, args| hset(data, args).map(|_| Reply::OK);
     "HGET" 3 Reads hget;
     "HMGET" -3 Reads hmget;
     "HGETALL" 2 Reads hgetall;
@@ -245,12 +250,12 @@ fn dump(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     Ok(value.map_or(Reply::Nil, |value| Reply::bulk(format!("{value:?}"))))
 }
 
-fn expire(data: &mut Data<'_>, args: &[Vec<u8>], unit: i64) -> Answer {
-    let (key, by) = (arg(args, 0), integer(arg(args, 1))?);
-    let end = by
-        .checked_mul(unit)
-        .and_then(|ms| ms.checked_add(signed(data.now)))
-        .ok_or_else(|| format!("ERR invalid expire time in '{}' command", if unit == 1 { "pexpire" } else { "expire" }))?;
+/// Its times are in units of so many ms, from now on or from 1970 on.
+fn expire(data: &mut Data<'_>, args: &[Vec<u8>], name: &str, unit: i64, from_now: bool) -> Answer {
+    let (key, time) = (arg(args, 0), integer(arg(args, 1))?);
+    let from = if from_now { signed(data.now) } else { 0 };
+    let end = time.checked_mul(unit).and_then(|ms| ms.checked_add(from));
+    let end = end.ok_or_else(|| format!("ERR invalid expire time in '{name}' command"))?;
     let Some(before) = data.keyspace.end(data.database, key) else {
         return Ok(Reply::Int(0));
     };
@@ -364,6 +369,11 @@ fn set(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
         data.keyspace.let_end(data.database, key, ends.or(kept));
     }
     Ok(if fits && !tells { Reply::OK } else { before })
+}
+
+fn set_for(data: &mut Data<'_>, args: &[Vec<u8>], unit: &str) -> Answer {
+    let words = [arg(args, 0), arg(args, 2), unit.as_bytes(), arg(args, 1)];
+    set(data, &words.map(<[u8]>::to_vec))
 }
 
 fn add(data: &mut Data<'_>, key: &[u8], by: i64) -> Answer {
@@ -652,4 +662,34 @@ fn zrangebyscore(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     let all = data.sorted(arg(args, 0))?.iter();
     let found = all.filter(|(score, _)| is_in(*score)).skip(skip).take(take);
     Ok(members(found, scores))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The names that stand behind `call('` in a script.
+    fn called(text: &str) -> impl Iterator<Item = &str> {
+        let mut parts = text.split("call('");
+        parts.next();
+        parts.filter_map(|rest| rest.split_once('\'').map(|(name, _)| name))
+    }
+
+    #[test]
+    fn every_command_of_the_scripts_is_known() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/src/wire/lua");
+        let mut names = BTreeSet::new();
+        for file in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            names.extend(called(&text).map(str::to_owned));
+        }
+        assert!(names.len() > 30, "{names:?}");
+        let unknown = |name: &&String| *name != "TIME" && *name != "PUBLISH" && find(name).is_none();
+        let unknown: Vec<&String> = names.iter().filter(unknown).collect();
+        assert!(unknown.is_empty(), "scripts call {unknown:?}, which commands.rs lacks");
+    }
 }
