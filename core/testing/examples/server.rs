@@ -14,7 +14,7 @@ fn main() -> std::io::Result<()> {
         let mut value = || words.next().unwrap_or_default();
         match word.as_str() {
             "--version" => {
-                println!("redlatch-testing server v={}", env!("CARGO_PKG_VERSION"));
+                println!("redlatch server v={}", env!("CARGO_PKG_VERSION"));
                 return Ok(());
             }
             "--port" => port = value().parse().unwrap_or(port),

@@ -15,6 +15,13 @@ const NO_FLOAT: &str = "ERR value is not a valid float";
 const OVERFLOW: &str = "ERR increment or decrement would overflow";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
 
+pub(crate) fn unknown(name: &str) -> String {
+    format!(
+        "ERR unknown command '{name}': the in-memory server of redlatch has only the commands that redlatch needs; \
+         use a real server for others"
+    )
+}
+
 /// What a command does to its keys, for client tracking.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Access {

@@ -106,7 +106,7 @@ impl MemoryServer {
     }
 
     /// Deletes all data: every lock is free, and holders are told `lost`.
-    pub fn flush(&self) {
+    pub fn empty(&self) {
         self.with(|hub| hub.flush(None));
     }
 

@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::rc::Rc;
 
-use crate::commands::Answer;
+use crate::commands::{Answer, unknown};
 use crate::hub::Hub;
 use crate::resp::{Reply, shown};
-use crate::session::{VERSION, unknown};
+
+/// The version of Redis whose behaviour this is.
+pub(crate) const VERSION: &str = "7.4.0";
 
 /// Lua's state, which only Lua looks into.
 #[repr(C)]

@@ -4,13 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::commands::{Answer, SYNTAX, integer};
+use crate::commands::{Answer, SYNTAX, integer, unknown};
 use crate::hub::{Client, ClientId, Hub, Reach, wrong_number};
-use crate::lua::Lua;
+use crate::lua::{Lua, VERSION};
 use crate::resp::{Reply, Words};
-
-/// The version of Redis whose behaviour this is.
-pub(crate) const VERSION: &str = "7.4.0";
 
 /// What a command leads to.
 pub(crate) enum Outcome {
@@ -200,13 +197,6 @@ fn other(hub: &mut Hub, id: ClientId, name: &str, args: &[Vec<u8>]) -> Answer {
         ("SELECT" | "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "ROLE" | "RESET" | "WAIT", _) => Err(wrong_number(name)),
         _ => Err(unknown(name)),
     }
-}
-
-pub(crate) fn unknown(name: &str) -> String {
-    format!(
-        "ERR unknown command '{name}': the in-memory server of redlatch has only the commands that redlatch needs; \
-         use a real server for others"
-    )
 }
 
 fn hello(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {

@@ -90,7 +90,7 @@ async fn a_paused_server_is_unavailable_until_it_is_resumed() {
     let refused = soon("an answer", client.lock("n").unwrap().acquire()).await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
     // What concerns the server itself is possible meanwhile.
-    server.flush();
+    server.empty();
     server.resume();
     let lock = client.lock("n").unwrap();
     let guard = soon("the lock", lock.acquire_with(AcquireOptions::new().wait(ms(20_000)))).await;
@@ -109,13 +109,13 @@ async fn a_hold_outlives_its_connection() {
 }
 
 #[tokio::test]
-async fn all_locks_are_lost_when_the_server_is_flushed() {
+async fn all_locks_are_lost_when_the_server_is_emptied() {
     let (server, client) = served().await;
     let guards = [
         client.lock("a").unwrap().acquire().await.unwrap(),
         client.lock("b").unwrap().acquire().await.unwrap(),
     ];
-    server.flush();
+    server.empty();
     for guard in guards {
         assert_eq!(soon("the loss", guard.lost()).await, LostReason::Deleted);
     }
