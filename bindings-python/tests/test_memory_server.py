@@ -16,6 +16,7 @@ import redlatch
 import redlatch.aio
 from conftest import LIMIT, eventually, script
 from redlatch.testing import MemoryServer
+from test_readme import BLOCKS
 from test_testing import outcome
 
 
@@ -85,10 +86,11 @@ def test_a_lease_runs_out_when_the_clock_is_moved() -> None:
 def test_asyncio_is_told_of_a_loss() -> None:
     async def main(server: MemoryServer) -> None:
         async with redlatch.aio.Client(server.url) as client:
+            told = asyncio.Event()
             with pytest.raises(redlatch.LockLostError):
-                async with client.lock("n"):
+                async with client.lock("n", on_lost=lambda _: told.set()):
                     server.advance(31)
-                    await asyncio.sleep(LIMIT)
+                    await asyncio.wait_for(told.wait(), LIMIT)
 
     with MemoryServer() as server:
         asyncio.run(main(server))
@@ -177,3 +179,8 @@ def test_fixtures_give_each_test_a_server_of_its_own(tmp_path: Path) -> None:
     """
     text = outcome(tmp_path, textwrap.dedent(tests), REDLATCH_SERVER_BIN="", PATH="")
     assert "3 passed" in text, text
+
+
+def test_the_example_of_the_readme_passes(tmp_path: Path) -> None:
+    text = outcome(tmp_path, next(block for block in BLOCKS if "redlatch_memory_client" in block))
+    assert "1 passed" in text, text

@@ -80,6 +80,8 @@ impl MemoryServer {
 
     fn running(&self) -> Result<&Server> {
         let text = "the in-memory server is closed; start another one";
-        self.0.as_ref().ok_or_else(|| Error::new(ErrorKind::Closed, text))
+        self.0
+            .as_ref()
+            .ok_or_else(|| Error::new(ErrorKind::Closed, text))
     }
 }

@@ -58,7 +58,11 @@ impl MemoryServer {
     }
 
     fn take_away(&self, py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let name = text(name, "name", "give it as a str that can be encoded as UTF-8")?;
+        let name = text(
+            name,
+            "name",
+            "give it as a str that can be encoded as UTF-8",
+        )?;
         self.with(py, |server| server.take_away(name))
     }
 
@@ -79,7 +83,11 @@ impl MemoryServer {
     }
 
     fn stop(&self, py: Python<'_>) {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let server = self
+            .server
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         py.detach(|| drop(server));
     }
 

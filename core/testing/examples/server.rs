@@ -27,6 +27,8 @@ fn main() -> std::io::Result<()> {
             }
         }
     }
+    // One that was killed has left it there.
+    let _ = std::fs::remove_file(&socket);
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     let _server = MemoryServer::start_on(tcp, UnixListener::bind(socket)?)?;
     loop {

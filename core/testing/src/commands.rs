@@ -135,7 +135,11 @@ impl Command {
 /// Whether a command may have so many words, its name included.
 pub(crate) fn takes(arity: i32, words: usize) -> bool {
     let needed = usize::try_from(arity.unsigned_abs()).unwrap_or(usize::MAX);
-    if arity < 0 { words >= needed } else { words == needed }
+    if arity < 0 {
+        words >= needed
+    } else {
+        words == needed
+    }
 }
 
 impl Data<'_> {
@@ -216,7 +220,11 @@ fn signed(number: u64) -> i64 {
 pub(crate) fn integer(text: &[u8]) -> Result<i64, String> {
     std::str::from_utf8(text)
         .ok()
-        .and_then(|text| text.parse().ok().filter(|number: &i64| number.to_string() == text))
+        .and_then(|text| {
+            text.parse()
+                .ok()
+                .filter(|number: &i64| number.to_string() == text)
+        })
         .ok_or_else(|| NO_INTEGER.to_owned())
 }
 
@@ -239,11 +247,15 @@ fn capitals(word: &[u8]) -> String {
 // ---- keys ----
 
 fn del(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
-    Ok(Reply::count(args.iter().filter(|key| data.remove(key)).count()))
+    Ok(Reply::count(
+        args.iter().filter(|key| data.remove(key)).count(),
+    ))
 }
 
 fn exists(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
-    Ok(Reply::count(args.iter().filter(|key| data.get(key).is_some()).count()))
+    Ok(Reply::count(
+        args.iter().filter(|key| data.get(key).is_some()).count(),
+    ))
 }
 
 fn kind(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
@@ -304,7 +316,9 @@ fn keys(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
 
 fn matching(data: &Data<'_>, pattern: &[u8]) -> Vec<Reply> {
     let keys = data.keyspace.keys(data.database);
-    keys.filter(|key| glob::fits(pattern, key)).map(Reply::bulk).collect()
+    keys.filter(|key| glob::fits(pattern, key))
+        .map(Reply::bulk)
+        .collect()
 }
 
 /// All at once: the cursor is 0.
@@ -339,12 +353,19 @@ fn get(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
 }
 
 fn mget(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
-    let text = |key: &Vec<u8>| data.text(key).ok().flatten().map_or(Reply::Nil, Reply::bulk);
+    let text = |key: &Vec<u8>| {
+        data.text(key)
+            .ok()
+            .flatten()
+            .map_or(Reply::Nil, Reply::bulk)
+    };
     Ok(Reply::Array(args.iter().map(text).collect()))
 }
 
 fn strlen(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
-    Ok(Reply::count(data.text(arg(args, 0))?.map_or(0, <[u8]>::len)))
+    Ok(Reply::count(
+        data.text(arg(args, 0))?.map_or(0, <[u8]>::len),
+    ))
 }
 
 fn set(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
@@ -361,9 +382,15 @@ fn set(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
             name @ ("PX" | "EX" | "PXAT" | "EXAT") => {
                 let number = integer(rest.next().ok_or(SYNTAX)?)?;
                 let unit = if name.starts_with('P') { 1 } else { 1000 };
-                let from = if name.ends_with("AT") { 0 } else { signed(data.now) };
+                let from = if name.ends_with("AT") {
+                    0
+                } else {
+                    signed(data.now)
+                };
                 let end = number.checked_mul(unit).and_then(|ms| ms.checked_add(from));
-                let end = end.filter(|_| number > 0).and_then(|end| u64::try_from(end).ok());
+                let end = end
+                    .filter(|_| number > 0)
+                    .and_then(|end| u64::try_from(end).ok());
                 ends = Some(end.ok_or("ERR invalid expire time in 'set' command")?);
             }
             _ => return Err(SYNTAX.to_owned()),
@@ -371,7 +398,11 @@ fn set(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     }
     let before = if tells { get(data, args)? } else { Reply::Nil };
     if fits {
-        let kept = data.keyspace.end(data.database, key).flatten().filter(|_| stays);
+        let kept = data
+            .keyspace
+            .end(data.database, key)
+            .flatten()
+            .filter(|_| stays);
         data.put(key, Value::String(value.to_vec()));
         data.keyspace.let_end(data.database, key, ends.or(kept));
     }
@@ -391,14 +422,19 @@ fn add(data: &mut Data<'_>, key: &[u8], by: i64) -> Answer {
 }
 
 fn decrby(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
-    let by = integer(arg(args, 1))?.checked_neg().ok_or("ERR decrement would overflow")?;
+    let by = integer(arg(args, 1))?
+        .checked_neg()
+        .ok_or("ERR decrement would overflow")?;
     add(data, arg(args, 0), by)
 }
 
 // ---- hashes ----
 
 fn field<'a>(fields: &'a [(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<&'a Vec<u8>> {
-    fields.iter().find(|(field, _)| field == name).map(|(_, value)| value)
+    fields
+        .iter()
+        .find(|(field, _)| field == name)
+        .map(|(_, value)| value)
 }
 
 fn hset(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
@@ -471,13 +507,19 @@ type Elements = VecDeque<Vec<u8>>;
 fn push(data: &mut Data<'_>, args: &[Vec<u8>], add: fn(&mut Elements, Vec<u8>)) -> Answer {
     let key = arg(args, 0);
     let mut list = data.list(key)?.cloned().unwrap_or_default();
-    args.iter().skip(1).for_each(|element| add(&mut list, element.clone()));
+    args.iter()
+        .skip(1)
+        .for_each(|element| add(&mut list, element.clone()));
     let length = list.len();
     data.put(key, Value::List(list));
     Ok(Reply::count(length))
 }
 
-fn pop(data: &mut Data<'_>, args: &[Vec<u8>], take: fn(&mut Elements) -> Option<Vec<u8>>) -> Answer {
+fn pop(
+    data: &mut Data<'_>,
+    args: &[Vec<u8>],
+    take: fn(&mut Elements) -> Option<Vec<u8>>,
+) -> Answer {
     let key = arg(args, 0);
     let mut list = data.list(key)?.cloned().unwrap_or_default();
     let Some(element) = take(&mut list) else {
@@ -490,14 +532,20 @@ fn pop(data: &mut Data<'_>, args: &[Vec<u8>], take: fn(&mut Elements) -> Option<
 /// The place that an index means, negative from the end; it may be outside.
 fn place(index: i64, length: usize) -> i64 {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
-    if index < 0 { index.saturating_add(length) } else { index }
+    if index < 0 {
+        index.saturating_add(length)
+    } else {
+        index
+    }
 }
 
 /// The places from one index to another.
 fn range(args: &[Vec<u8>], length: usize) -> Result<std::ops::Range<usize>, String> {
     let (first, last) = (integer(arg(args, 1))?, integer(arg(args, 2))?);
     let first = usize::try_from(place(first, length)).unwrap_or(0);
-    let end = usize::try_from(place(last, length).saturating_add(1)).unwrap_or(0).min(length);
+    let end = usize::try_from(place(last, length).saturating_add(1))
+        .unwrap_or(0)
+        .min(length);
     Ok(first.min(end)..end)
 }
 
@@ -518,7 +566,11 @@ fn lrem(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     let (key, count, gone) = (arg(args, 0), integer(arg(args, 1))?, arg(args, 2));
     let mut list: Vec<_> = data.list(key)?.into_iter().flatten().cloned().collect();
     let before = list.len();
-    let mut left = if count == 0 { u64::MAX } else { count.unsigned_abs() };
+    let mut left = if count == 0 {
+        u64::MAX
+    } else {
+        count.unsigned_abs()
+    };
     let mut stays = |element: &Vec<u8>| {
         let goes = element == gone && left > 0;
         left -= u64::from(goes);
@@ -542,7 +594,9 @@ fn lset(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     let (key, index) = (arg(args, 0), integer(arg(args, 1))?);
     let mut list = data.list(key)?.cloned().ok_or("ERR no such key")?;
     let at = usize::try_from(place(index, list.len())).ok();
-    let element = at.and_then(|at| list.get_mut(at)).ok_or("ERR index out of range")?;
+    let element = at
+        .and_then(|at| list.get_mut(at))
+        .ok_or("ERR index out of range")?;
     *element = arg(args, 2).to_vec();
     data.put(key, Value::List(list));
     Ok(Reply::OK)
@@ -557,13 +611,23 @@ fn lpos(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
 // ---- sorted sets ----
 
 fn score(members: &[(f64, Vec<u8>)], member: &[u8]) -> Option<f64> {
-    members.iter().find(|(_, of)| of == member).map(|(score, _)| *score)
+    members
+        .iter()
+        .find(|(_, of)| of == member)
+        .map(|(score, _)| *score)
 }
 
 fn zadd(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     let key = arg(args, 0);
     let words = args.get(1..).unwrap_or_default();
-    let count = words.iter().take_while(|word| ["NX", "XX", "GT", "LT", "CH"].iter().any(|name| is(word, name))).count();
+    let count = words
+        .iter()
+        .take_while(|word| {
+            ["NX", "XX", "GT", "LT", "CH"]
+                .iter()
+                .any(|name| is(word, name))
+        })
+        .count();
     let (flags, pairs) = words.split_at(count);
     let has = |name| flags.iter().any(|flag| is(flag, name));
     if pairs.is_empty() || pairs.len() % 2 != 0 {
@@ -575,7 +639,8 @@ fn zadd(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
         let (wanted, member) = (float(arg(pair, 0), NO_FLOAT)?, arg(pair, 1));
         match members.iter_mut().find(|(_, of)| of == member) {
             Some((score, _)) => {
-                let refused = has("NX") || has("GT") && wanted <= *score || has("LT") && wanted >= *score;
+                let refused =
+                    has("NX") || has("GT") && wanted <= *score || has("LT") && wanted >= *score;
                 if !refused && *score != wanted {
                     *score = wanted;
                     moved += 1;
@@ -628,7 +693,9 @@ fn between(least: &[u8], most: &[u8]) -> Result<impl Fn(f64) -> bool + use<>, St
 fn zcount(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     let is_in = between(arg(args, 1), arg(args, 2))?;
     let members = data.sorted(arg(args, 0))?;
-    Ok(Reply::count(members.iter().filter(|(score, _)| is_in(*score)).count()))
+    Ok(Reply::count(
+        members.iter().filter(|(score, _)| is_in(*score)).count(),
+    ))
 }
 
 /// RESP2 has member and score one behind the other, and a script too.
@@ -695,8 +762,12 @@ mod tests {
             names.extend(called(&text).map(str::to_owned));
         }
         assert!(names.len() > 30, "{names:?}");
-        let unknown = |name: &&String| *name != "TIME" && *name != "PUBLISH" && find(name).is_none();
+        let unknown =
+            |name: &&String| *name != "TIME" && *name != "PUBLISH" && find(name).is_none();
         let unknown: Vec<&String> = names.iter().filter(unknown).collect();
-        assert!(unknown.is_empty(), "scripts call {unknown:?}, which commands.rs lacks");
+        assert!(
+            unknown.is_empty(),
+            "scripts call {unknown:?}, which commands.rs lacks"
+        );
     }
 }

@@ -17,7 +17,9 @@ pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
             let (set, behind) = rest.split_at(end + 1);
             is_in(set, *byte) && fits(behind.get(1..).unwrap_or_default(), tail)
         }
-        (b'\\', Some(byte)) if !rest.is_empty() => rest.first() == Some(byte) && fits(&rest[1..], tail),
+        (b'\\', Some(byte)) if !rest.is_empty() => {
+            rest.first() == Some(byte) && fits(&rest[1..], tail)
+        }
         (wanted, Some(byte)) => wanted == byte && fits(rest, tail),
     }
 }
@@ -61,7 +63,11 @@ mod tests {
             (r"\*", "a", false),
             ("a", "ab", false),
         ] {
-            assert_eq!(fits(pattern.as_bytes(), text.as_bytes()), wanted, "{pattern} {text}");
+            assert_eq!(
+                fits(pattern.as_bytes(), text.as_bytes()),
+                wanted,
+                "{pattern} {text}"
+            );
         }
     }
 }

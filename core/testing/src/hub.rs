@@ -28,7 +28,9 @@ impl Clock {
     pub(crate) fn new() -> Clock {
         Clock {
             start: Instant::now(),
-            base: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            base: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
             ahead: Arc::default(),
         }
     }
@@ -43,7 +45,9 @@ impl Clock {
         // A hundred years are enough, and leave room for every lease.
         let most = 100 * 365 * 24 * 3600 * 1000;
         let add = |ahead: u64| Some(ahead.saturating_add(ms).min(most));
-        let _ = self.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self
+            .ahead
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }
 
@@ -133,7 +137,10 @@ impl Hub {
             next_client: 1,
             tracking: BTreeMap::new(),
             channels: BTreeSet::new(),
-            caller: Caller { client: 0, database: 0 },
+            caller: Caller {
+                client: 0,
+                database: 0,
+            },
             now: 0,
             sooner: Rc::default(),
             paused: false,
@@ -201,7 +208,10 @@ impl Hub {
 
     /// A command begins: the clock stands still until the next one.
     pub(crate) fn begin(&mut self, client: ClientId) {
-        let database = self.clients.get(&client).map_or(0, |client| client.database);
+        let database = self
+            .clients
+            .get(&client)
+            .map_or(0, |client| client.database);
         self.caller = Caller { client, database };
         self.expire();
     }
@@ -222,21 +232,38 @@ impl Hub {
     pub(crate) fn time(&self) -> Reply {
         let now = self.clock.now();
         // Seconds and ms are those of the command.
-        let (seconds, micros) = (self.now / 1000, self.now % 1000 * 1000 + u64::from(now.subsec_micros() % 1000));
-        Reply::Array(vec![Reply::bulk(seconds.to_string()), Reply::bulk(micros.to_string())])
+        let (seconds, micros) = (
+            self.now / 1000,
+            self.now % 1000 * 1000 + u64::from(now.subsec_micros() % 1000),
+        );
+        Reply::Array(vec![
+            Reply::bulk(seconds.to_string()),
+            Reply::bulk(micros.to_string()),
+        ])
     }
 
     /// Runs a command that a script may call as well; `None` if there is none of this name.
     pub(crate) fn run(&mut self, name: &str, args: &[Vec<u8>]) -> Option<Answer> {
         let count = args.len() + 1;
         let exact = |arity| {
-            takes(arity, count).then_some(()).ok_or_else(|| wrong_number(name))
+            takes(arity, count)
+                .then_some(())
+                .ok_or_else(|| wrong_number(name))
         };
         match name {
             "TIME" => return Some(exact(1).map(|()| self.time())),
-            "PING" => return Some(exact(-1).map(|()| args.first().map_or(Reply::Status("PONG".into()), Reply::bulk))),
+            "PING" => {
+                return Some(exact(-1).map(|()| {
+                    args.first()
+                        .map_or(Reply::Status("PONG".into()), Reply::bulk)
+                }));
+            }
             "PUBLISH" | "SPUBLISH" => {
-                let reach = if name == "PUBLISH" { Reach::Classic } else { Reach::Sharded };
+                let reach = if name == "PUBLISH" {
+                    Reach::Classic
+                } else {
+                    Reach::Sharded
+                };
                 return Some(exact(3).map(|()| self.publish(reach, &args[0], &args[1])));
             }
             _ => {}
@@ -258,7 +285,10 @@ impl Hub {
         let client = self.clients.get(&self.caller.client);
         if client.is_some_and(|client| client.tracks) && command.access != Access::Writes {
             for key in command.read(args) {
-                self.tracking.entry(key.clone()).or_default().insert(self.caller.client);
+                self.tracking
+                    .entry(key.clone())
+                    .or_default()
+                    .insert(self.caller.client);
             }
         }
         let writer = self.caller.client;
@@ -295,7 +325,11 @@ impl Hub {
         ]);
         for id in self.tracking.remove(key).unwrap_or_default() {
             let own = writer == Some(id);
-            if self.clients.get(&id).is_some_and(|client| client.tracks && !(own && client.no_loop)) {
+            if self
+                .clients
+                .get(&id)
+                .is_some_and(|client| client.tracks && !(own && client.no_loop))
+            {
                 self.send(id, &message);
             }
         }
@@ -317,7 +351,10 @@ impl Hub {
 
     /// Deletes a key in all databases, and says whether there was one.
     pub(crate) fn delete(&mut self, key: &[u8]) -> bool {
-        let there = (0..DATABASES).filter(|database| self.keyspace.remove(*database, key)).count() > 0;
+        let there = (0..DATABASES)
+            .filter(|database| self.keyspace.remove(*database, key))
+            .count()
+            > 0;
         if there {
             self.invalidate(key, None);
         }
@@ -326,14 +363,18 @@ impl Hub {
 
     /// Deletes all data of one database, or of all.
     pub(crate) fn flush(&mut self, only: Option<usize>) {
-        for database in (0..DATABASES).filter(|database| only.is_none_or(|only| only == *database)) {
+        for database in (0..DATABASES).filter(|database| only.is_none_or(|only| only == *database))
+        {
             self.keyspace.clear(database);
         }
         self.tracking.clear();
         let tracking = self.clients.iter().filter(|(_, client)| client.tracks);
         let ids: Vec<ClientId> = tracking.map(|(id, _)| *id).collect();
         for id in ids {
-            self.send(id, &Reply::Push(vec![Reply::bulk("invalidate"), Reply::Nil]));
+            self.send(
+                id,
+                &Reply::Push(vec![Reply::bulk("invalidate"), Reply::Nil]),
+            );
         }
     }
 
@@ -345,7 +386,10 @@ impl Hub {
             Reach::Pattern => reach == Reach::Classic && glob::fits(name, channel),
             _ => of == reach && name == channel,
         };
-        let all = self.channels.iter().filter(|(of, name, _)| hears(*of, name));
+        let all = self
+            .channels
+            .iter()
+            .filter(|(of, name, _)| hears(*of, name));
         let found: Vec<_> = all.cloned().collect();
         for (of, name, id) in &found {
             let pattern = (*of == Reach::Pattern).then(|| Reply::bulk(name));
@@ -364,14 +408,26 @@ impl Hub {
         let each = channels.iter().map(|channel| {
             self.channels.insert((reach, channel.clone(), id));
             let count = Reply::count(self.confirmed(id, reach));
-            Reply::Push(vec![Reply::bulk(reach.subscribe()), Reply::bulk(channel), count])
+            Reply::Push(vec![
+                Reply::bulk(reach.subscribe()),
+                Reply::bulk(channel),
+                count,
+            ])
         });
         Reply::Several(each.collect())
     }
 
     /// Without channels it is all of them.
-    pub(crate) fn unsubscribe(&mut self, id: ClientId, reach: Reach, channels: &[Vec<u8>]) -> Reply {
-        let own = self.channels.iter().filter(|(of, _, client)| *of == reach && *client == id);
+    pub(crate) fn unsubscribe(
+        &mut self,
+        id: ClientId,
+        reach: Reach,
+        channels: &[Vec<u8>],
+    ) -> Reply {
+        let own = self
+            .channels
+            .iter()
+            .filter(|(of, _, client)| *of == reach && *client == id);
         let mut names: Vec<Reply> = match channels {
             [] => own.map(|(_, name, _)| Reply::bulk(name)).collect(),
             some => some.iter().map(Reply::bulk).collect(),
@@ -391,7 +447,10 @@ impl Hub {
 
     /// To how many channels a client is subscribed.
     pub(crate) fn subscriptions(&self, id: ClientId, only: Option<Reach>) -> usize {
-        let own = self.channels.iter().filter(|(of, _, client)| *client == id && only.is_none_or(|only| only == *of));
+        let own = self
+            .channels
+            .iter()
+            .filter(|(of, _, client)| *client == id && only.is_none_or(|only| only == *of));
         own.count()
     }
 
@@ -399,14 +458,20 @@ impl Hub {
     fn confirmed(&self, id: ClientId, reach: Reach) -> usize {
         match reach {
             Reach::Sharded => self.subscriptions(id, Some(reach)),
-            _ => self.subscriptions(id, Some(Reach::Classic)) + self.subscriptions(id, Some(Reach::Pattern)),
+            _ => {
+                self.subscriptions(id, Some(Reach::Classic))
+                    + self.subscriptions(id, Some(Reach::Pattern))
+            }
         }
     }
 
     /// How many clients are subscribed to each of these channels.
     pub(crate) fn subscribers(&self, reach: Reach, channels: &[Vec<u8>]) -> Reply {
         let count = |channel: &Vec<u8>| {
-            let all = self.channels.iter().filter(|(of, name, _)| *of == reach && name == channel);
+            let all = self
+                .channels
+                .iter()
+                .filter(|(of, name, _)| *of == reach && name == channel);
             [Reply::bulk(channel), Reply::count(all.count())]
         };
         Reply::Array(channels.iter().flat_map(count).collect())
@@ -421,7 +486,11 @@ impl Hub {
     fn send(&mut self, id: ClientId, message: &Reply) {
         let own = self.caller.client == id;
         if let Some(client) = self.clients.get_mut(&id) {
-            let out = if own { &mut client.later } else { &mut client.out };
+            let out = if own {
+                &mut client.later
+            } else {
+                &mut client.out
+            };
             message.write(out, client.resp3);
             client.wake.notify_one();
         }
@@ -429,5 +498,8 @@ impl Hub {
 }
 
 pub(crate) fn wrong_number(name: &str) -> String {
-    format!("ERR wrong number of arguments for '{}' command", name.to_lowercase())
+    format!(
+        "ERR wrong number of arguments for '{}' command",
+        name.to_lowercase()
+    )
 }

@@ -82,7 +82,10 @@ impl Keyspace {
 
     /// Lets a key that is there end at this time, or never.
     pub(crate) fn let_end(&mut self, database: usize, key: &[u8], ends: Option<u64>) {
-        let entry = self.databases.get_mut(database).and_then(|keys| keys.get_mut(key));
+        let entry = self
+            .databases
+            .get_mut(database)
+            .and_then(|keys| keys.get_mut(key));
         let Some(entry) = entry else {
             return;
         };
@@ -95,7 +98,10 @@ impl Keyspace {
     }
 
     pub(crate) fn remove(&mut self, database: usize, key: &[u8]) -> bool {
-        let removed = self.databases.get_mut(database).and_then(|keys| keys.remove(key));
+        let removed = self
+            .databases
+            .get_mut(database)
+            .and_then(|keys| keys.remove(key));
         if let Some(end) = removed.as_ref().and_then(|entry| entry.ends) {
             self.ends.remove(&(end, database, key.to_vec()));
         }
@@ -115,7 +121,10 @@ impl Keyspace {
     }
 
     pub(crate) fn keys(&self, database: usize) -> impl Iterator<Item = &Key> {
-        self.databases.get(database).into_iter().flat_map(BTreeMap::keys)
+        self.databases
+            .get(database)
+            .into_iter()
+            .flat_map(BTreeMap::keys)
     }
 
     pub(crate) fn clear(&mut self, database: usize) {

@@ -59,7 +59,10 @@ impl MemoryServer {
     /// The system refuses a thread.
     #[cfg(unix)]
     #[doc(hidden)]
-    pub fn start_on(tcp: TcpListener, local: std::os::unix::net::UnixListener) -> io::Result<MemoryServer> {
+    pub fn start_on(
+        tcp: TcpListener,
+        local: std::os::unix::net::UnixListener,
+    ) -> io::Result<MemoryServer> {
         MemoryServer::on(Listeners {
             tcp,
             local: Some(local),
@@ -127,13 +130,18 @@ impl MemoryServer {
     }
 
     /// Does something on the server's thread, and waits until it is done.
-    fn with<T: Default + Send + 'static>(&self, act: impl FnOnce(&mut Hub) -> T + Send + 'static) -> T {
+    fn with<T: Default + Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Hub) -> T + Send + 'static,
+    ) -> T {
         let (done, is_done) = mpsc::channel();
         let control: Control = Box::new(move |hub| {
             let _ = done.send(act(hub));
         });
         match &self.controls {
-            Some(controls) if self.process == std::process::id() && controls.send(control).is_ok() => {
+            Some(controls)
+                if self.process == std::process::id() && controls.send(control).is_ok() =>
+            {
                 is_done.recv().unwrap_or_default()
             }
             _ => T::default(),
@@ -144,7 +152,11 @@ impl MemoryServer {
 impl Drop for MemoryServer {
     fn drop(&mut self) {
         self.controls = None;
-        if let Some(thread) = self.thread.take().filter(|_| self.process == std::process::id()) {
+        if let Some(thread) = self
+            .thread
+            .take()
+            .filter(|_| self.process == std::process::id())
+        {
             let _ = thread.join();
         }
     }
@@ -152,6 +164,8 @@ impl Drop for MemoryServer {
 
 impl std::fmt::Debug for MemoryServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryServer").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("MemoryServer")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
     }
 }

@@ -42,7 +42,12 @@ unsafe extern "C-unwind" {
     fn luaopen_table(state: *mut State) -> c_int;
     fn luaopen_string(state: *mut State) -> c_int;
     fn luaopen_math(state: *mut State) -> c_int;
-    fn luaL_loadbuffer(state: *mut State, text: *const c_char, size: usize, name: *const c_char) -> c_int;
+    fn luaL_loadbuffer(
+        state: *mut State,
+        text: *const c_char,
+        size: usize,
+        name: *const c_char,
+    ) -> c_int;
     fn lua_pcall(state: *mut State, args: c_int, results: c_int, handler: c_int) -> c_int;
     fn luaL_ref(state: *mut State, table: c_int) -> c_int;
     fn luaL_unref(state: *mut State, table: c_int, number: c_int);
@@ -231,7 +236,10 @@ unsafe fn read_table(state: *mut State, index: c_int, depth: usize) -> Reply {
         let top = lua_gettop(state);
         let table = if index < 0 { top + index + 1 } else { index };
         for (name, make) in [
-            (&b"err"[..], (|text| Reply::Error(text)) as fn(String) -> Reply),
+            (
+                &b"err"[..],
+                (|text| Reply::Error(text)) as fn(String) -> Reply,
+            ),
             (b"ok", |text| Reply::Status(text.into())),
         ] {
             push_text(state, name);
@@ -287,7 +295,9 @@ unsafe fn push(state: *mut State, reply: &Reply) {
             Reply::Bulk(bytes) => push_text(state, bytes),
             Reply::Text(text) => push_text(state, text.as_bytes()),
             Reply::Nil => lua_pushboolean(state, 0),
-            Reply::Array(parts) | Reply::Push(parts) | Reply::Several(parts) => list(&mut parts.iter()),
+            Reply::Array(parts) | Reply::Push(parts) | Reply::Several(parts) => {
+                list(&mut parts.iter())
+            }
             Reply::Map(pairs) => list(&mut pairs.iter().flat_map(|(key, value)| [key, value])),
         }
     }
@@ -314,17 +324,24 @@ unsafe fn called(state: *mut State, hub: &RefCell<Hub>) -> Reply {
                 STRING => read_text(state, index),
                 NUMBER => shown(lua_tonumber(state, index)).into_bytes(),
                 _ => {
-                    return Reply::Error("ERR Lua redis lib command arguments must be strings or integers".to_owned());
+                    return Reply::Error(
+                        "ERR Lua redis lib command arguments must be strings or integers"
+                            .to_owned(),
+                    );
                 }
             });
         }
     }
     let Some((first, args)) = words.split_first() else {
-        return Reply::Error("ERR Please specify at least one argument for this redis.call() call".to_owned());
+        return Reply::Error(
+            "ERR Please specify at least one argument for this redis.call() call".to_owned(),
+        );
     };
     let name = String::from_utf8_lossy(first).to_ascii_uppercase();
     let answer = hub.borrow_mut().run(&name, args);
-    answer.unwrap_or_else(|| Err(unknown(&name))).unwrap_or_else(Reply::Error)
+    answer
+        .unwrap_or_else(|| Err(unknown(&name)))
+        .unwrap_or_else(Reply::Error)
 }
 
 /// The line of the script that has called `redis.call`, as `user_script:7: `.

@@ -146,7 +146,9 @@ impl Reader<'_> {
         let Some(digits) = line.strip_prefix(&[mark]) else {
             let got = line.first().copied().map_or(' ', char::from);
             let expected = char::from(mark);
-            return Err(format!("ERR Protocol error: expected '{expected}', got '{got}'"));
+            return Err(format!(
+                "ERR Protocol error: expected '{expected}', got '{got}'"
+            ));
         };
         let number = std::str::from_utf8(digits)
             .ok()
@@ -208,7 +210,8 @@ mod tests {
             assert_eq!(input.len(), end);
         }
         let mut input = whole.to_vec();
-        let words = |words: &[&str]| Some(words.iter().map(|word| word.as_bytes().to_vec()).collect());
+        let words =
+            |words: &[&str]| Some(words.iter().map(|word| word.as_bytes().to_vec()).collect());
         assert_eq!(next_command(&mut input).unwrap(), words(&["GET", "a"]));
         assert_eq!(next_command(&mut input).unwrap(), words(&["PING", "now"]));
         assert_eq!(next_command(&mut input).unwrap(), None);
@@ -232,8 +235,16 @@ mod tests {
         for (reply, two, three) in [
             (Reply::Nil, "$-1\r\n", "_\r\n"),
             (Reply::Double(1.5), "$3\r\n1.5\r\n", ",1.5\r\n"),
-            (Reply::Map(vec![(Reply::Int(1), Reply::OK)]), "*2\r\n:1\r\n+OK\r\n", "%1\r\n:1\r\n+OK\r\n"),
-            (Reply::Push(vec![Reply::bulk("a")]), "*1\r\n$1\r\na\r\n", ">1\r\n$1\r\na\r\n"),
+            (
+                Reply::Map(vec![(Reply::Int(1), Reply::OK)]),
+                "*2\r\n:1\r\n+OK\r\n",
+                "%1\r\n:1\r\n+OK\r\n",
+            ),
+            (
+                Reply::Push(vec![Reply::bulk("a")]),
+                "*1\r\n$1\r\na\r\n",
+                ">1\r\n$1\r\na\r\n",
+            ),
             (Reply::Text("a".into()), "$1\r\na\r\n", "=5\r\ntxt:a\r\n"),
         ] {
             assert_eq!(written(&reply, false), two);

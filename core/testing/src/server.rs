@@ -30,12 +30,22 @@ pub(crate) struct Listeners {
 ///
 /// # Errors
 /// The system has no more descriptors.
-pub(crate) fn serve(listeners: Listeners, clock: Clock, controls: UnboundedReceiver<Control>) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+pub(crate) fn serve(
+    listeners: Listeners,
+    clock: Clock,
+    controls: UnboundedReceiver<Control>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     LocalSet::new().block_on(&runtime, accept_all(listeners, clock, controls))
 }
 
-async fn accept_all(listeners: Listeners, clock: Clock, mut controls: UnboundedReceiver<Control>) -> io::Result<()> {
+async fn accept_all(
+    listeners: Listeners,
+    clock: Clock,
+    mut controls: UnboundedReceiver<Control>,
+) -> io::Result<()> {
     listeners.tcp.set_nonblocking(true)?;
     let tcp = TcpListener::from_std(listeners.tcp)?;
     #[cfg(unix)]
@@ -67,7 +77,8 @@ async fn accept_all(listeners: Listeners, clock: Clock, mut controls: UnboundedR
             }
         };
         #[cfg(not(unix))]
-        let accept_local = std::future::pending::<io::Result<(tokio::net::TcpStream, SocketAddr)>>();
+        let accept_local =
+            std::future::pending::<io::Result<(tokio::net::TcpStream, SocketAddr)>>();
         tokio::select! {
             control = controls.recv() => match control {
                 Some(control) => control(&mut server.hub.borrow_mut()),
@@ -92,14 +103,23 @@ async fn accept_all(listeners: Listeners, clock: Clock, mut controls: UnboundedR
     }
 }
 
-async fn connection(server: Server, stream: impl AsyncRead + AsyncWrite + Unpin, addresses: [String; 2]) {
+async fn connection(
+    server: Server,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    addresses: [String; 2],
+) {
     let (id, wake) = server.hub.borrow_mut().enter(addresses);
     // Every way out is an end of the connection.
     let _ = converse(&server, id, &wake, stream).await;
     server.hub.borrow_mut().leave(id);
 }
 
-async fn converse(server: &Server, id: u64, wake: &Notify, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+async fn converse(
+    server: &Server,
+    id: u64,
+    wake: &Notify,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+) -> io::Result<()> {
     let (mut input, mut chunk) = (Vec::new(), vec![0; CHUNK]);
     loop {
         running(server).await;
@@ -161,7 +181,12 @@ async fn running(server: &Server) {
 }
 
 fn closes(server: &Server, id: u64) -> bool {
-    server.hub.borrow().clients.get(&id).is_none_or(|client| client.closing)
+    server
+        .hub
+        .borrow()
+        .clients
+        .get(&id)
+        .is_none_or(|client| client.closing)
 }
 
 fn answer(server: &Server, id: u64, reply: &Reply) {
@@ -174,7 +199,12 @@ fn answer(server: &Server, id: u64, reply: &Reply) {
 async fn flush(server: &Server, id: u64, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     loop {
         running(server).await;
-        let out = server.hub.borrow_mut().clients.get_mut(&id).map(|client| std::mem::take(&mut client.out));
+        let out = server
+            .hub
+            .borrow_mut()
+            .clients
+            .get_mut(&id)
+            .map(|client| std::mem::take(&mut client.out));
         match out {
             Some(out) if !out.is_empty() => stream.write_all(&out).await?,
             _ => return Ok(()),

@@ -44,11 +44,18 @@ impl Server {
             "WAIT" if args.len() == 2 => match (integer(&args[0]), integer(&args[1])) {
                 // It has no replicas.
                 (Ok(replicas), Ok(ms)) if replicas > 0 => {
-                    let ms = u64::try_from(ms).ok().filter(|ms| *ms > 0).unwrap_or(u64::MAX / 2);
+                    let ms = u64::try_from(ms)
+                        .ok()
+                        .filter(|ms| *ms > 0)
+                        .unwrap_or(u64::MAX / 2);
                     return Outcome::Later(Duration::from_millis(ms), Reply::Int(0));
                 }
                 (Ok(_), Ok(_)) => return Outcome::Reply(Reply::Int(0)),
-                _ => return Outcome::Reply(Reply::Error("ERR value is not an integer or out of range".to_owned())),
+                _ => {
+                    return Outcome::Reply(Reply::Error(
+                        "ERR value is not an integer or out of range".to_owned(),
+                    ));
+                }
             },
             _ => {}
         }
@@ -94,8 +101,10 @@ impl Server {
         let [script, count, rest @ ..] = args else {
             return Err(wrong_number(name));
         };
-        let count = integer(count).map_err(|_| "ERR value is not an integer or out of range".to_owned())?;
-        let count = usize::try_from(count).map_err(|_| "ERR Number of keys can't be negative".to_owned())?;
+        let count =
+            integer(count).map_err(|_| "ERR value is not an integer or out of range".to_owned())?;
+        let count = usize::try_from(count)
+            .map_err(|_| "ERR Number of keys can't be negative".to_owned())?;
         if count > rest.len() {
             return Err("ERR Number of keys can't be greater than number of args".to_owned());
         }
@@ -113,8 +122,13 @@ impl Server {
         match (what.as_str(), rest) {
             ("LOAD", [text]) => Ok(Reply::bulk(self.lua.load(text)?)),
             ("EXISTS", [_, ..]) => {
-                let known = |sha1: &Vec<u8>| self.lua.knows(&String::from_utf8_lossy(sha1).to_ascii_lowercase());
-                Ok(Reply::Array(rest.iter().map(|sha1| Reply::flag(known(sha1))).collect()))
+                let known = |sha1: &Vec<u8>| {
+                    self.lua
+                        .knows(&String::from_utf8_lossy(sha1).to_ascii_lowercase())
+                };
+                Ok(Reply::Array(
+                    rest.iter().map(|sha1| Reply::flag(known(sha1))).collect(),
+                ))
             }
             ("FLUSH", _) => {
                 self.lua.forget();
@@ -158,7 +172,9 @@ fn other(hub: &mut Hub, id: ClientId, name: &str, args: &[Vec<u8>]) -> Answer {
         ("CLIENT", _) => client(hub, id, args),
         ("SELECT", [number]) => {
             let number = integer(number).map_err(|_| "ERR invalid DB index".to_owned())?;
-            let database = usize::try_from(number).ok().filter(|number| *number < crate::keyspace::DATABASES);
+            let database = usize::try_from(number)
+                .ok()
+                .filter(|number| *number < crate::keyspace::DATABASES);
             let database = database.ok_or("ERR DB index is out of range")?;
             if let Some(client) = hub.clients.get_mut(&id) {
                 client.database = database;
@@ -182,7 +198,11 @@ fn other(hub: &mut Hub, id: ClientId, name: &str, args: &[Vec<u8>]) -> Answer {
             Ok(Reply::OK)
         }
         ("INFO", _) => Ok(Reply::Text(info(hub, args))),
-        ("ROLE", []) => Ok(Reply::Array(vec![Reply::bulk("master"), Reply::Int(0), Reply::Array(Vec::new())])),
+        ("ROLE", []) => Ok(Reply::Array(vec![
+            Reply::bulk("master"),
+            Reply::Int(0),
+            Reply::Array(Vec::new()),
+        ])),
         ("RESET", []) => {
             hub.forget(id);
             if let Some(client) = hub.clients.get_mut(&id) {
@@ -194,7 +214,9 @@ fn other(hub: &mut Hub, id: ClientId, name: &str, args: &[Vec<u8>]) -> Answer {
         ("CLUSTER" | "ASKING" | "READONLY" | "READWRITE", _) => {
             Err("ERR This instance has cluster support disabled".to_owned())
         }
-        ("SELECT" | "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "ROLE" | "RESET" | "WAIT", _) => Err(wrong_number(name)),
+        ("SELECT" | "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "ROLE" | "RESET" | "WAIT", _) => {
+            Err(wrong_number(name))
+        }
         _ => Err(unknown(name)),
     }
 }
@@ -216,7 +238,9 @@ fn hello(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
             "AUTH" => match (rest.next(), rest.next()) {
                 (Some(user), Some(_)) if user == b"default" => {}
                 (Some(_), Some(_)) => {
-                    return Err("WRONGPASS invalid username-password pair or user is disabled.".to_owned());
+                    return Err(
+                        "WRONGPASS invalid username-password pair or user is disabled.".to_owned(),
+                    );
                 }
                 _ => return Err(SYNTAX.to_owned()),
             },
@@ -235,7 +259,9 @@ fn hello(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
         ("role", Reply::bulk("master")),
         ("modules", Reply::Array(Vec::new())),
     ];
-    Ok(Reply::Map(facts.map(|(name, fact)| (Reply::bulk(name), fact)).into()))
+    Ok(Reply::Map(
+        facts.map(|(name, fact)| (Reply::bulk(name), fact)).into(),
+    ))
 }
 
 fn client(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
@@ -244,7 +270,10 @@ fn client(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
         ("ID", []) => Ok(Reply::Int(i64::try_from(id).unwrap_or(i64::MAX))),
         ("SETNAME", [name]) => {
             if !name.iter().all(u8::is_ascii_graphic) {
-                return Err("ERR Client names cannot contain spaces, newlines or special characters.".to_owned());
+                return Err(
+                    "ERR Client names cannot contain spaces, newlines or special characters."
+                        .to_owned(),
+                );
             }
             if let Some(client) = hub.clients.get_mut(&id) {
                 client.name = text(name);
@@ -253,7 +282,9 @@ fn client(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
         }
         ("GETNAME", []) => {
             let name = hub.clients.get(&id).map(|client| client.name.clone());
-            Ok(name.filter(|name| !name.is_empty()).map_or(Reply::Nil, Reply::bulk))
+            Ok(name
+                .filter(|name| !name.is_empty())
+                .map_or(Reply::Nil, Reply::bulk))
         }
         ("SETINFO", [_, _]) => Ok(Reply::OK),
         ("TRACKING", [on, options @ ..]) => {
@@ -272,11 +303,17 @@ fn client(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
             Ok(Reply::OK)
         }
         ("LIST", _) => {
-            let lines = hub.clients.iter().map(|(id, client)| described(hub, *id, client) + "\n");
+            let lines = hub
+                .clients
+                .iter()
+                .map(|(id, client)| described(hub, *id, client) + "\n");
             Ok(Reply::Text(lines.collect()))
         }
         ("INFO", []) => {
-            let line = hub.clients.get(&id).map(|client| described(hub, id, client) + "\n");
+            let line = hub
+                .clients
+                .get(&id)
+                .map(|client| described(hub, id, client) + "\n");
             Ok(Reply::Text(line.unwrap_or_default()))
         }
         ("KILL", [how, number]) if how.eq_ignore_ascii_case(b"id") => {
@@ -289,7 +326,8 @@ fn client(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
 
 /// A line of CLIENT LIST.
 fn described(hub: &Hub, id: ClientId, client: &Client) -> String {
-    let [sub, patterns, shards] = [Reach::Classic, Reach::Pattern, Reach::Sharded].map(|reach| hub.subscriptions(id, Some(reach)));
+    let [sub, patterns, shards] = [Reach::Classic, Reach::Pattern, Reach::Sharded]
+        .map(|reach| hub.subscriptions(id, Some(reach)));
     let mut flags = String::new();
     if sub + patterns + shards > 0 {
         flags.push('P');
@@ -318,9 +356,16 @@ fn pubsub(hub: &Hub, args: &[Vec<u8>]) -> Answer {
         "NUMSUB" => Ok(hub.subscribers(Reach::Classic, rest)),
         "SHARDNUMSUB" => Ok(hub.subscribers(Reach::Sharded, rest)),
         "CHANNELS" | "SHARDCHANNELS" => {
-            let reach = if what == "CHANNELS" { Reach::Classic } else { Reach::Sharded };
+            let reach = if what == "CHANNELS" {
+                Reach::Classic
+            } else {
+                Reach::Sharded
+            };
             let pattern = rest.first().map_or(b"*".as_slice(), Vec::as_slice);
-            let names = hub.channels(reach).into_iter().filter(|name| crate::glob::fits(pattern, name));
+            let names = hub
+                .channels(reach)
+                .into_iter()
+                .filter(|name| crate::glob::fits(pattern, name));
             Ok(Reply::Array(names.map(Reply::bulk).collect()))
         }
         _ => Err(unknown_subcommand("PUBSUB", &what)),
@@ -331,19 +376,36 @@ fn info(hub: &Hub, args: &[Vec<u8>]) -> String {
     let sections = [
         (
             "Server",
-            format!("redis_version:{VERSION}\r\nserver_name:redlatch-testing\r\nredis_mode:standalone\r\nprocess_id:{}\r\n", std::process::id()),
+            format!(
+                "redis_version:{VERSION}\r\nserver_name:redlatch-testing\r\nredis_mode:standalone\r\nprocess_id:{}\r\n",
+                std::process::id()
+            ),
         ),
-        ("Clients", format!("connected_clients:{}\r\n", hub.clients.len())),
-        ("Memory", "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n".to_owned()),
+        (
+            "Clients",
+            format!("connected_clients:{}\r\n", hub.clients.len()),
+        ),
+        (
+            "Memory",
+            "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n".to_owned(),
+        ),
         ("Persistence", "loading:0\r\naof_enabled:0\r\n".to_owned()),
-        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+        (
+            "Replication",
+            "role:master\r\nconnected_slaves:0\r\n".to_owned(),
+        ),
         ("Cluster", "cluster_enabled:0\r\n".to_owned()),
     ];
     let wanted = |name: &str| {
         let all = ["all", "default", "everything"].map(str::as_bytes);
-        args.is_empty() || args.iter().any(|arg| arg.eq_ignore_ascii_case(name.as_bytes()) || all.contains(&arg.as_slice()))
+        args.is_empty()
+            || args.iter().any(|arg| {
+                arg.eq_ignore_ascii_case(name.as_bytes()) || all.contains(&arg.as_slice())
+            })
     };
     let shown = sections.iter().filter(|(name, _)| wanted(name));
-    let parts: Vec<String> = shown.map(|(name, facts)| format!("# {name}\r\n{facts}")).collect();
+    let parts: Vec<String> = shown
+        .map(|(name, facts)| format!("# {name}\r\n{facts}"))
+        .collect();
     parts.join("\r\n")
 }

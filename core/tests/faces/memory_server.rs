@@ -32,12 +32,21 @@ async fn two_clients_wait_for_each_other() {
 #[tokio::test]
 async fn the_holder_of_each_kind_is_told_that_its_lock_was_taken_away() {
     let (server, client) = served().await;
-    for name in Kind::ALL.into_iter().filter(|name| !["read", "write", "semaphore"].contains(name)) {
+    for name in Kind::ALL
+        .into_iter()
+        .filter(|name| !["read", "write", "semaphore"].contains(name))
+    {
         let kind = Kind::named(name).unwrap();
-        let lock = client.lock_with(name, LockOptions::new().kind(kind)).unwrap();
+        let lock = client
+            .lock_with(name, LockOptions::new().kind(kind))
+            .unwrap();
         let guard = lock.acquire().await.unwrap();
         assert!(server.take_away(name), "{name}");
-        assert_eq!(soon(name, guard.lost()).await, LostReason::Deleted, "{name}");
+        assert_eq!(
+            soon(name, guard.lost()).await,
+            LostReason::Deleted,
+            "{name}"
+        );
         assert!(!server.take_away(name), "{name} is gone");
     }
     let permits = client.semaphore("permits", 2).unwrap();
@@ -57,7 +66,12 @@ async fn a_lease_runs_out_when_the_clock_is_moved() {
     let (server, client) = served().await;
     let other = Client::connect(server.url()).await.unwrap();
     let options = AcquireOptions::new().lease(ms(600_000));
-    let guard = client.lock("n").unwrap().acquire_with(options).await.unwrap();
+    let guard = client
+        .lock("n")
+        .unwrap()
+        .acquire_with(options)
+        .await
+        .unwrap();
     let theirs = other.lock("n").unwrap();
     let waits = tokio::spawn(theirs.acquire().into_future());
     eventually("the other waits", || other.stats().waiting == 1).await;
@@ -69,7 +83,11 @@ async fn a_lease_runs_out_when_the_clock_is_moved() {
     let got = soon("the lock", waits).await.unwrap().unwrap();
     got.release().await.unwrap();
     // The clients have the new clock: nothing that they send comes too late.
-    drop(soon("the lock", client.lock("n").unwrap().acquire()).await.unwrap());
+    drop(
+        soon("the lock", client.lock("n").unwrap().acquire())
+            .await
+            .unwrap(),
+    );
 }
 
 #[tokio::test]
@@ -83,8 +101,13 @@ async fn a_watched_lock_is_lost_when_the_clock_passes_its_lease() {
 #[tokio::test]
 async fn a_paused_server_is_unavailable_until_it_is_resumed() {
     let server = MemoryServer::start().unwrap();
-    let options = ClientOptions::new().connect_timeout(ms(200)).outage(ms(300));
-    let client = Client::builder(server.url()).options(options).build().unwrap();
+    let options = ClientOptions::new()
+        .connect_timeout(ms(200))
+        .outage(ms(300));
+    let client = Client::builder(server.url())
+        .options(options)
+        .build()
+        .unwrap();
     client.ready().await.unwrap();
     server.pause();
     let refused = soon("an answer", client.lock("n").unwrap().acquire()).await;
@@ -93,7 +116,11 @@ async fn a_paused_server_is_unavailable_until_it_is_resumed() {
     server.empty();
     server.resume();
     let lock = client.lock("n").unwrap();
-    let guard = soon("the lock", lock.acquire_with(AcquireOptions::new().wait(ms(20_000)))).await;
+    let guard = soon(
+        "the lock",
+        lock.acquire_with(AcquireOptions::new().wait(ms(20_000))),
+    )
+    .await;
     guard.unwrap().release().await.unwrap();
 }
 
@@ -125,8 +152,14 @@ async fn all_locks_are_lost_when_the_server_is_emptied() {
 async fn an_older_protocol_does_as_well() {
     let server = MemoryServer::start().unwrap();
     let options = ClientOptions::new().protocol(Protocol::Resp2);
-    let first = Client::builder(server.url()).options(options.clone()).build().unwrap();
-    let second = Client::builder(server.url()).options(options).build().unwrap();
+    let first = Client::builder(server.url())
+        .options(options.clone())
+        .build()
+        .unwrap();
+    let second = Client::builder(server.url())
+        .options(options)
+        .build()
+        .unwrap();
     let guard = first.lock("n").unwrap().acquire().await.unwrap();
     let theirs = second.lock("n").unwrap();
     let waits = tokio::spawn(theirs.acquire().into_future());
@@ -138,8 +171,14 @@ async fn an_older_protocol_does_as_well() {
 #[tokio::test]
 async fn a_command_that_it_lacks_is_named() {
     let server = MemoryServer::start().unwrap();
-    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-    let refused = redis::cmd("BITCOUNT").arg("n").query::<i64>(&mut connection).unwrap_err();
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let refused = redis::cmd("BITCOUNT")
+        .arg("n")
+        .query::<i64>(&mut connection)
+        .unwrap_err();
     assert!(refused.to_string().contains("'BITCOUNT'"), "{refused}");
 }
 
