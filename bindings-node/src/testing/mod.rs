@@ -39,7 +39,10 @@ impl MemoryServer {
     pub fn advance(&self, by: Value) -> Checked<()> {
         // The row has the bounds of any time.
         let read = || read_duration("wait", option(&by)).map_err(|error| error.spelled(|_| "by"));
-        caught(|| Ok(self.running()?.advance(read()?)))
+        caught(|| {
+            let by = read()?;
+            self.running().map(|server| server.advance(by))
+        })
     }
 
     /// Deletes the keys of a lock.
@@ -51,25 +54,25 @@ impl MemoryServer {
     /// Deletes all data.
     #[napi]
     pub fn empty(&self) -> Checked<()> {
-        caught(|| Ok(self.running()?.empty()))
+        caught(|| self.running().map(Server::empty))
     }
 
     /// Answers nothing from now on.
     #[napi]
     pub fn pause(&self) -> Checked<()> {
-        caught(|| Ok(self.running()?.pause()))
+        caught(|| self.running().map(Server::pause))
     }
 
     /// Answers again.
     #[napi]
     pub fn resume(&self) -> Checked<()> {
-        caught(|| Ok(self.running()?.resume()))
+        caught(|| self.running().map(Server::resume))
     }
 
     /// Ends every connection.
     #[napi]
     pub fn disconnect(&self) -> Checked<()> {
-        caught(|| Ok(self.running()?.disconnect()))
+        caught(|| self.running().map(Server::disconnect))
     }
 
     /// Ends the server.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::glob;
-use crate::keyspace::{Key, Keyspace, Value};
+use crate::keyspace::{Field, Key, Keyspace, Value};
 use crate::resp::{Reply, shown};
 
 /// A reply, or the text of an error, which begins with its code.
@@ -155,7 +155,7 @@ impl Data<'_> {
         }
     }
 
-    fn hash(&self, key: &[u8]) -> Result<&[(Vec<u8>, Vec<u8>)], String> {
+    fn hash(&self, key: &[u8]) -> Result<&[Field], String> {
         match self.get(key) {
             None => Ok(&[]),
             Some(Value::Hash(fields)) => Ok(fields),
@@ -430,7 +430,7 @@ fn decrby(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
 
 // ---- hashes ----
 
-fn field<'a>(fields: &'a [(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<&'a Vec<u8>> {
+fn field<'a>(fields: &'a [Field], name: &[u8]) -> Option<&'a Vec<u8>> {
     fields
         .iter()
         .find(|(field, _)| field == name)
@@ -453,7 +453,7 @@ fn hset(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     Ok(Reply::count(new))
 }
 
-fn put_field(fields: &mut Vec<(Vec<u8>, Vec<u8>)>, name: &[u8], value: &[u8]) {
+fn put_field(fields: &mut Vec<Field>, name: &[u8], value: &[u8]) {
     match fields.iter_mut().find(|(field, _)| field == name) {
         Some((_, place)) => *place = value.to_vec(),
         None => fields.push((name.to_vec(), value.to_vec())),

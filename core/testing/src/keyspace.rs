@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(crate) const DATABASES: usize = 16;
 
 pub(crate) type Key = Vec<u8>;
+/// A field of a hash, and its value.
+pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     String(Vec<u8>),
     /// In the order in which the fields came, as Redis keeps a small hash.
-    Hash(Vec<(Vec<u8>, Vec<u8>)>),
+    Hash(Vec<Field>),
     List(VecDeque<Vec<u8>>),
     /// By score, then by member.
     Sorted(Vec<(f64, Vec<u8>)>),

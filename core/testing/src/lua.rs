@@ -83,13 +83,12 @@ pub(crate) struct Lua {
     /// The function of the prelude that runs a script.
     runner: c_int,
     /// Lua has its address.
-    _hub: Box<Rc<RefCell<Hub>>>,
+    _hub: Rc<RefCell<Hub>>,
 }
 
 impl Lua {
     pub(crate) fn new(hub: Rc<RefCell<Hub>>) -> Lua {
-        let hub = Box::new(hub);
-        let place: *const Rc<RefCell<Hub>> = &raw const *hub;
+        let place: *const RefCell<Hub> = Rc::as_ptr(&hub);
         // SAFETY: the state is new and only ours. The hub lives longer than the state: both are fields of
         // `Lua`, which closes the state when it is dropped.
         let (state, runner) = unsafe {
@@ -307,7 +306,7 @@ unsafe fn push(state: *mut State, reply: &Reply) {
 unsafe extern "C-unwind" fn call_command(state: *mut State) -> c_int {
     // SAFETY: `Lua::new` has put the address of the hub here, which lives longer than the state.
     unsafe {
-        let hub = &*lua_touserdata(state, KEPT).cast::<Rc<RefCell<Hub>>>();
+        let hub = &*lua_touserdata(state, KEPT).cast::<RefCell<Hub>>();
         let reply = called(state, hub);
         lua_checkstack(state, 16);
         push(state, &reply);
