@@ -22,7 +22,7 @@ pub(crate) fn unknown(name: &str) -> String {
     )
 }
 
-/// What a command does to its keys, for client tracking.
+/// The use that a command makes of its keys, for client tracking.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Access {
     /// It reads its first argument.

@@ -94,6 +94,8 @@ pub(crate) struct Client {
     pub(crate) tracks: bool,
     /// Its own writes are not reported to it.
     pub(crate) no_loop: bool,
+    /// It is shown every command (`MONITOR`).
+    pub(crate) monitors: bool,
     pub(crate) addresses: [String; 2],
     pub(crate) since: Instant,
     /// Replies and messages that have to be written.
@@ -118,7 +120,7 @@ pub(crate) struct Hub {
     next_client: ClientId,
     tracking: BTreeMap<Key, BTreeSet<ClientId>>,
     channels: BTreeSet<(Reach, Vec<u8>, ClientId)>,
-    /// Whose command runs.
+    /// The client whose command runs.
     caller: Caller,
     /// In ms; during a script it stands still.
     now: u64,
@@ -161,6 +163,7 @@ impl Hub {
                 resp3: false,
                 tracks: false,
                 no_loop: false,
+                monitors: false,
                 addresses,
                 since: Instant::now(),
                 out: Vec::new(),
@@ -223,6 +226,28 @@ impl Hub {
             client.out.append(&mut client.later);
         }
         self.caller.client = 0;
+    }
+
+    /// Shows a command to those who monitor; `from`: an address, or `lua`.
+    pub(crate) fn show(&mut self, from: &str, words: &[Vec<u8>]) {
+        let monitors = self.clients.iter().filter(|(_, client)| client.monitors);
+        let ids: Vec<ClientId> = monitors.map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let (seconds, micros) = (self.now / 1000, self.now % 1000 * 1000);
+        let database = self.caller.database;
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| format!("\"{}\"", quoted(word)))
+            .collect();
+        let line = format!(
+            "{seconds}.{micros:06} [{database} {from}] {}",
+            words.join(" ")
+        );
+        for id in ids {
+            self.send(id, &Reply::Status(line.clone().into()));
+        }
     }
 
     pub(crate) fn caller(&self) -> Caller {
@@ -495,6 +520,18 @@ impl Hub {
             client.wake.notify_one();
         }
     }
+}
+
+/// As `MONITOR` shows a word.
+fn quoted(word: &[u8]) -> String {
+    let plain = |byte: &u8| *byte == b'\'';
+    let parts = word
+        .split_inclusive(plain)
+        .map(|part| match part.split_last() {
+            Some((last, rest)) if plain(last) => format!("{}'", rest.escape_ascii()),
+            _ => part.escape_ascii().to_string(),
+        });
+    parts.collect()
 }
 
 pub(crate) fn wrong_number(name: &str) -> String {

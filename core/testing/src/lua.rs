@@ -72,7 +72,7 @@ unsafe extern "C-unwind" {
     fn lua_rawseti(state: *mut State, table: c_int, index: c_int);
 }
 
-/// What a script finds, and how its error becomes a reply.
+/// The globals of a script, and how its error becomes a reply.
 const PRELUDE: &str = include_str!("prelude.lua");
 
 /// The interpreter, with the scripts that it knows.
@@ -337,7 +337,9 @@ unsafe fn called(state: *mut State, hub: &RefCell<Hub>) -> Reply {
         );
     };
     let name = String::from_utf8_lossy(first).to_ascii_uppercase();
-    let answer = hub.borrow_mut().run(&name, args);
+    let mut hub = hub.borrow_mut();
+    hub.show("lua", &words);
+    let answer = hub.run(&name, args);
     answer
         .unwrap_or_else(|| Err(unknown(&name)))
         .unwrap_or_else(Reply::Error)

@@ -1,4 +1,4 @@
--- What a script finds beside KEYS and ARGV; returns the function that runs one.
+-- The globals of a script beside KEYS and ARGV; returns the function that runs one.
 local command, place, sha1hex, version = ...
 
 local major, minor, patch = string.match(version, '(%d+)%.(%d+)%.(%d+)')

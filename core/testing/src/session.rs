@@ -9,7 +9,7 @@ use crate::hub::{Client, ClientId, Hub, Reach, wrong_number};
 use crate::lua::{Lua, VERSION};
 use crate::resp::{Reply, Words};
 
-/// What a command leads to.
+/// The end of a command.
 pub(crate) enum Outcome {
     Reply(Reply),
     /// The reply comes after a while, unless the connection ends.
@@ -18,7 +18,7 @@ pub(crate) enum Outcome {
     Quit(Reply),
 }
 
-/// What connections are served with.
+/// All that a connection is served with.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) hub: Rc<RefCell<Hub>>,
@@ -38,7 +38,15 @@ impl Server {
             return Outcome::Reply(Reply::Several(Vec::new()));
         };
         let name = String::from_utf8_lossy(first).to_ascii_uppercase();
-        self.hub.borrow_mut().begin(id);
+        let mut hub = self.hub.borrow_mut();
+        hub.begin(id);
+        // A password is not shown.
+        if !["AUTH", "HELLO", "MONITOR"].contains(&name.as_str()) {
+            let client = hub.clients.get(&id);
+            let address = client.map(|client| client.addresses[0].clone());
+            hub.show(&address.unwrap_or_default(), words);
+        }
+        drop(hub);
         match name.as_str() {
             "QUIT" => return Outcome::Quit(Reply::OK),
             "WAIT" if args.len() == 2 => match (integer(&args[0]), integer(&args[1])) {
@@ -188,6 +196,12 @@ fn other(hub: &mut Hub, id: ClientId, name: &str, args: &[Vec<u8>]) -> Answer {
         ("PUNSUBSCRIBE", _) => Ok(hub.unsubscribe(id, Reach::Pattern, args)),
         ("SUNSUBSCRIBE", _) => Ok(hub.unsubscribe(id, Reach::Sharded, args)),
         ("PUBSUB", _) => pubsub(hub, args),
+        ("MONITOR", []) => {
+            if let Some(client) = hub.clients.get_mut(&id) {
+                client.monitors = true;
+            }
+            Ok(Reply::OK)
+        }
         ("FLUSHDB", _) => {
             let database = hub.caller().database;
             hub.flush(Some(database));
@@ -206,7 +220,8 @@ fn other(hub: &mut Hub, id: ClientId, name: &str, args: &[Vec<u8>]) -> Answer {
         ("RESET", []) => {
             hub.forget(id);
             if let Some(client) = hub.clients.get_mut(&id) {
-                (client.resp3, client.database, client.tracks) = (false, 0, false);
+                (client.resp3, client.database) = (false, 0);
+                (client.tracks, client.monitors) = (false, false);
                 client.name.clear();
             }
             Ok(Reply::Status("RESET".into()))
@@ -296,9 +311,8 @@ fn client(hub: &mut Hub, id: ClientId, args: &[Vec<u8>]) -> Answer {
                 }
                 no_loop = true;
             }
-            if on && !resp3(hub, id) {
-                return Err("ERR Client tracking can be enabled only in RESP3 mode or by specifying a client ID to redirect to".to_owned());
-            }
+            // RESP2 has no messages for it.
+            let on = on && resp3(hub, id);
             hub.track(id, on, no_loop);
             Ok(Reply::OK)
         }

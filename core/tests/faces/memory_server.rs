@@ -8,6 +8,7 @@ use redlatch::{
 };
 
 use super::{eventually, ms, soon};
+use crate::support::Server;
 
 async fn served() -> (MemoryServer, Client) {
     let server = MemoryServer::start().unwrap();
@@ -112,7 +113,7 @@ async fn a_paused_server_is_unavailable_until_it_is_resumed() {
     server.pause();
     let refused = soon("an answer", client.lock("n").unwrap().acquire()).await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
-    // What concerns the server itself is possible meanwhile.
+    // The test itself reaches the server meanwhile.
     server.empty();
     server.resume();
     let lock = client.lock("n").unwrap();
@@ -180,6 +181,149 @@ async fn a_command_that_it_lacks_is_named() {
         .query::<i64>(&mut connection)
         .unwrap_err();
     assert!(refused.to_string().contains("'BITCOUNT'"), "{refused}");
+}
+
+/// Commands and scripts, one a line; words that have blanks stand in `|`.
+const TALK: &str = "\
+SET a 1
+SET a 2 NX
+SET a 2 XX GET
+SET a x PX 0
+GET a
+INCRBY a 5
+INCRBY a 9223372036854775807
+DECRBY a 3
+INCRBY a x
+STRLEN a
+MGET a b
+SET a 01
+INCR a
+PTTL a
+PEXPIRE b 10
+PEXPIRE a 100000 GT
+PEXPIRE a 100000 XX
+PEXPIRE a 100000 NX
+PEXPIRE a 100000 NX
+TTL a
+PERSIST a
+PERSIST a
+PEXPIRE a -1
+EXISTS a a b
+HSET h f 1 g 2
+HSET h f 3 i
+HGET h f
+HMGET h g nothing f
+HGETALL h
+HLEN h
+HINCRBY h f 4
+HEXISTS h f
+HDEL h f nothing
+TYPE h
+GET h
+LPUSH h x
+ZADD h 1 x
+RPUSH l a b c b
+LRANGE l 0 -1
+LRANGE l -2 100
+LRANGE l 5 1
+LINDEX l -1
+LINDEX l 9
+LPOS l b
+LPOS l x
+LSET l 1 z
+LSET l 9 z
+LREM l -1 b
+LPOP l
+LLEN l
+ZADD z 2 b 1 a 1.5 c
+ZADD z XX CH 3 a 4 d
+ZADD z GT 1 a
+ZADD z x a
+ZSCORE z c
+ZSCORE z nothing
+ZRANGE z 0 -1
+ZRANGEBYSCORE z (1.5 +inf
+ZRANGEBYSCORE z -inf 9 LIMIT 1 1
+ZCOUNT z 2 (3
+ZCOUNT z x 3
+ZREM z a nothing
+ZCARD z
+DEL h l z nothing
+DBSIZE
+GET
+SELECT 99
+EVALSHA ffffffffffffffffffffffffffffffffffffffff 0
+SCRIPT EXISTS ffffffffffffffffffffffffffffffffffffffff
+EVAL |return {1, 2.9, 'x', true, false, {ok='fine'}, 3, nil, 4}| 0
+EVAL |return redis.call('SET', KEYS[1], ARGV[1])| 1 a 1.50
+EVAL |return redis.call('GET', 'nothing') == false| 0
+EVAL |return type(redis.pcall('HGET', KEYS[1], 'f').err)| 1 a
+EVAL |return redis.pcall('HGET', KEYS[1], 'f')| 1 a
+EVAL |return redis.call('HGET', KEYS[1], 'f')| 1 a
+EVAL |return redis.call('NOTHING')| 0
+EVAL |return redis.call('GET')| 0
+EVAL |return redis.call('GET', {})| 0
+EVAL |return redis.error_reply('MY error')| 0
+EVAL |return redis.status_reply('fine')| 0
+EVAL |return redis.sha1hex('')| 0
+EVAL |redis.call('INCRBY', KEYS[1], 2^40); return redis.call('GET', KEYS[1])| 1 c
+EVAL |redis.call('HSET', KEYS[1], 'f', 1.5, 'g', 10); return redis.call('HGETALL', KEYS[1])| 1 h
+EVAL |redis.call('ZADD', KEYS[1], 1.5, 'a'); return {redis.call('ZSCORE', KEYS[1], 'a'), redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')}| 1 z
+EVAL |return 1 + nil| 0
+EVAL |return nothing| 0
+EVAL |x = 1| 0
+EVAL |return 1 +| 0
+EVAL |return #KEYS + #ARGV| 2 a b c
+EVAL |return 1| 3 a
+EVAL |return 1| x
+EVAL |return tostring(dofile) .. tostring(loadfile)| 0
+EVAL |return string.format('%.14g %d %s', 1/3, 7, ARGV[1])| 0 x
+PUBLISH c x
+CLIENT GETNAME
+CLIENT SETNAME |a b|
+CLIENT TRACKING ON
+RESET";
+
+/// The texts of errors are other ones in each server; what a client reads is their code.
+fn told(answer: redis::RedisResult<redis::Value>) -> String {
+    match answer.and_then(redis::Value::extract_error) {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => format!("refused: {:?}", error.code()),
+    }
+}
+
+#[test]
+fn it_answers_as_a_real_server_does() {
+    let real = Server::start();
+    let memory = MemoryServer::start().unwrap();
+    let mut differences = Vec::new();
+    for protocol in ["resp2", "resp3"] {
+        let [mut real, mut memory] =
+            [real.url().as_str(), &format!("{}/", memory.url())].map(|url| {
+                let client = redis::Client::open(format!("{url}?protocol={protocol}")).unwrap();
+                client.get_connection().unwrap()
+            });
+        let _: () = redis::cmd("FLUSHALL").query(&mut real).unwrap();
+        let _: () = redis::cmd("FLUSHALL").query(&mut memory).unwrap();
+        for line in TALK.lines() {
+            let mut command = redis::Cmd::new();
+            for (number, part) in line.split('|').enumerate() {
+                if number % 2 == 1 {
+                    command.arg(part);
+                } else {
+                    command.arg(part.split_whitespace().collect::<Vec<_>>());
+                }
+            }
+            let (theirs, ours) = (
+                told(command.query(&mut real)),
+                told(command.query(&mut memory)),
+            );
+            if ours != theirs {
+                differences.push(format!("{protocol}: {line}: {ours}, and not {theirs}"));
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{differences:#?}");
 }
 
 #[test]
