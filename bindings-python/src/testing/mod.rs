@@ -9,8 +9,8 @@ use redlatch::{Error, ErrorKind};
 
 use crate::values::{number, raise, text, time};
 
-/// A server in memory, in this process. A value in front of a call keeps its mutex for no longer
-/// than a copy takes, with the GIL, so that a fork finds it free.
+/// A server in memory, in this process. The mutex is locked with the GIL only, to copy the
+/// reference, so that a fork finds it free.
 #[pyclass(module = "redlatch.testing", frozen)]
 pub(crate) struct MemoryServer {
     server: Mutex<Option<Arc<Server>>>,
