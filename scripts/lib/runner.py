@@ -487,7 +487,7 @@ def phases() -> list[Phase]:
             [
                 (["scripts/on-server", "memory", *command], on_server(parser))
                 for command, parser in (
-                    ([*models, "--", "_model_does", "the_modelled_scripts"], cargo),
+                    ([*models, "--", "counters_do_as_their_model_does", "the_modelled_scripts"], cargo),
                     ([*faces, "--", "locking::", "semaphores::"], cargo),
                     ([*scenarios, "--drivers", "rust", "python", "node", "--only", "wake"], conformance),
                 )
