@@ -18,6 +18,7 @@ mod session;
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -161,6 +162,10 @@ impl Drop for MemoryServer {
         }
     }
 }
+
+// A panic of a caller leaves nothing half done: the data are in the hands of the server's thread.
+impl UnwindSafe for MemoryServer {}
+impl RefUnwindSafe for MemoryServer {}
 
 impl std::fmt::Debug for MemoryServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
