@@ -75,9 +75,7 @@ impl MemoryServer {
         let clock = Clock::new();
         let (controls, received) = unbounded_channel();
         let its_clock = clock.clone();
-        let thread = std::thread::Builder::new()
-            .name("redlatch-testing".to_owned())
-            .spawn(move || server::serve(listeners, its_clock, received))?;
+        let thread = server::spawn(move || server::serve(listeners, its_clock, received))?;
         Ok(MemoryServer {
             url,
             clock,

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::thread::{Builder, JoinHandle};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -24,6 +25,27 @@ pub(crate) struct Listeners {
     pub(crate) tcp: std::net::TcpListener,
     #[cfg(unix)]
     pub(crate) local: Option<std::os::unix::net::UnixListener>,
+}
+
+/// Starts the thread of a server. No signal of the program is delivered to it.
+///
+/// # Errors
+/// The system refuses a thread.
+pub(crate) fn spawn(
+    life: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let thread = Builder::new().name("redlatch-testing".to_owned());
+    #[cfg(unix)]
+    {
+        use nix::sys::signal::{SigSet, SigmaskHow};
+        // A thread inherits the mask of the one that starts it.
+        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+        let started = thread.spawn(life);
+        before.thread_set_mask()?;
+        started
+    }
+    #[cfg(not(unix))]
+    thread.spawn(life)
 }
 
 /// Serves until the other end of `controls` is dropped.

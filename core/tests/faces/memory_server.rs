@@ -326,6 +326,29 @@ fn it_answers_as_a_real_server_does() {
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn no_signal_is_delivered_to_its_thread() {
+    let server = MemoryServer::start().unwrap();
+    server.empty(); // the thread has done something, so it has its name
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let statuses =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let field = |status: &str, name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|value| value.trim().to_owned())
+    };
+    let of_servers = statuses.filter(|status| {
+        // The kernel keeps 15 characters of the name.
+        field(status, "Name:").is_some_and(|name| name == "redlatch-testin")
+    });
+    let masks: Vec<String> = of_servers
+        .filter_map(|status| field(&status, "SigBlk:"))
+        .collect();
+    let blocks = |mask: &String| u64::from_str_radix(mask, 16).unwrap() & 1 << 1 != 0; // SIGINT
+    assert!(!masks.is_empty() && masks.iter().all(blocks), "{masks:?}");
+}
+
 #[test]
 fn it_ends_with_its_value() {
     let server = MemoryServer::start().unwrap();
