@@ -36,7 +36,9 @@ def write(folder: Path, root: Path) -> None:
 def node(out: Path, root: Path, modules: Path) -> None:
     """TypeDoc's own pages: with the search and the links that a type of TypeScript needs."""
     package = root / "bindings-node"
-    faces = [package / name for name in ("index.d.ts", "opentelemetry.d.ts", "testing.d.ts", "web-locks.d.ts")]
+    faces = [
+        package / name for name in ("index.d.ts", "opentelemetry.d.ts", "testing.d.ts", "web-locks.d.ts")
+    ]
     options = [
         "--readme",
         "none",
