@@ -6,6 +6,7 @@
 
 mod border;
 pub mod tables;
+pub mod testing;
 mod values;
 
 use std::cell::Cell;

@@ -16,6 +16,7 @@ mod kept;
 mod lock;
 mod operation;
 mod task;
+mod testing;
 mod values;
 
 use pyo3::exceptions::PyImportError;
@@ -62,6 +63,8 @@ mod _redlatch {
     use crate::operation::{Canceller, Queue, next_tag};
     #[pymodule_export]
     use crate::task::Key;
+    #[pymodule_export]
+    use crate::testing::MemoryServer;
     #[pymodule_export]
     use crate::values::{error_kinds, lost_reasons, options, seconds};
 

@@ -162,7 +162,7 @@ pub(crate) fn unsigned(called: &str, value: &Bound<'_, PyAny>) -> PyResult<usize
     number(called, value, "give it a whole number that is not negative")
 }
 
-fn number<'py, T: FromPyObjectOwned<'py>>(
+pub(crate) fn number<'py, T: FromPyObjectOwned<'py>>(
     called: &str,
     value: &Bound<'py, PyAny>,
     remedy: &str,
@@ -178,7 +178,11 @@ fn number<'py, T: FromPyObjectOwned<'py>>(
         })
 }
 
-fn time(name: &str, value: &Bound<'_, PyAny>, called: Option<&str>) -> PyResult<Duration> {
+pub(crate) fn time(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+    called: Option<&str>,
+) -> PyResult<Duration> {
     let mut time = Duration::ZERO;
     option(name, value, &mut |name, value| {
         time = read_duration(name, value)

@@ -79,6 +79,7 @@
 //!
 //! | feature | default | brings |
 //! |---|---|---|
+//! | `testing` | no | `testing::MemoryServer`, a server in memory for tests of programs. It compiles Lua, by a C compiler |
 //! | `tls` | no | encrypted connections (`rediss://`), by rustls and ring. Without it such a URL is an error that names the feature |
 //! | `tracing` | yes | events, and spans of acquisitions, for subscribers of `tracing`. Without it [`Client::events`] has the events |
 //!
@@ -129,6 +130,8 @@ mod primaries;
 #[path = "../tests/support/mod.rs"]
 mod support;
 mod sys;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tuning;
 mod wake_list;
 mod yield_budget;

@@ -18,7 +18,7 @@ from pathlib import Path
 Module = tuple[str, ...]
 
 # The roots of the crates, and how many files a circle may have in each folder. In another folder there may be none.
-ROOTS = ["core/src", "core/proto/src"]
+ROOTS = ["core/src", "core/proto/src", "core/testing/src"]
 BOUNDS = {
     "core/src": 7,
     "core/src/driver": 15,

@@ -13,6 +13,8 @@ from typing import Any
 import tomllib
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
+# The code in C that one of our crates has compiled by a crate of its build script: it is linked all the same.
+COMPILED_FOR = {"redlatch-testing": "lua-src"}
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,16 @@ def workspace() -> dict[str, dict[str, Any]]:
 
 
 def linked(package: str, target: str) -> list[Crate]:
-    """The crates in the binary of `package`, itself included. Build scripts and procedural macros are not."""
+    """The crates in the binary of `package`, itself included. Build scripts and procedural macros are not, but for C that they have."""
     edges = ["--edges=normal,no-proc-macro", "--prefix=none", "--format={p}"]
     tree = cargo("tree", "--locked", f"--package={package}", f"--target={target}", *edges)
-    wanted = {found.groups() for found in re.finditer(r"^(\S+) v(\S+)", tree, re.MULTILINE)}
+    wanted: set[tuple[str, ...]] = {
+        found.groups() for found in re.finditer(r"^(\S+) v(\S+)", tree, re.MULTILINE)
+    }
     lock = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
     checksums = {(crate["name"], crate["version"]): crate.get("checksum", "") for crate in lock}
+    compiled = {COMPILED_FOR.get(name) for name, _ in wanted}
+    wanted |= {key for key in checksums if key[0] in compiled}
     told = json.loads(cargo("metadata", "--locked", f"--filter-platform={target}", "--format-version=1"))
     crates = [
         Crate(

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 TARGET = Path(os.environ["CARGO_TARGET_DIR"])
 # The packages that users build. The other members of the workspace are ours alone.
-MEMBERS = ["core", "core/proto", "c-api", "bindings-python", "bindings-node"]
+MEMBERS = ["core", "core/proto", "core/testing", "c-api", "bindings-python", "bindings-node"]
 COMPILED = ["redlatch", "redlatch-c"]
 # A service with tokio's oldest LTS release, as its users are told to write it.
 DEPENDENT = """[package]

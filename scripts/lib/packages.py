@@ -156,13 +156,14 @@ def wasm(folder: Path) -> None:
 def crate(folder: Path) -> None:
     package = unpack(only("redlatch-[0-9]*.crate"), folder / "face")
     proto = unpack(only("redlatch-proto-*.crate"), folder / "proto")
+    testing = unpack(only("redlatch-testing-*.crate"), folder / "testing")
     program = folder / "program"
     (program / "src").mkdir(parents=True)
     (program / "src" / "main.rs").write_text(programs("rust")[0])
     (program / "Cargo.toml").write_text(
         '[package]\nname = "fresh"\nedition = "2024"\n[workspace]\n'
-        # As a registry gives them, once it has both.
-        f'[patch.crates-io]\nredlatch-proto = {{ path = "{proto}" }}\n'
+        # As a registry gives them, once it has all.
+        f'[patch.crates-io]\nredlatch-proto = {{ path = "{proto}" }}\nredlatch-testing = {{ path = "{testing}" }}\n'
         f'[dependencies]\nredlatch = {{ path = "{package}" }}\n'
         'tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }\n'
         + (text := (ROOT / "Cargo.toml").read_text())[text.index("[profile.") :]
@@ -171,7 +172,7 @@ def crate(folder: Path) -> None:
     with Server() as server:
         run("cargo", "run", "--quiet", cwd=program, env={**WARM, "REDLATCH_URL": server.url})
         tool = unpack(only("redlatch-cli-*.crate"), folder / "cli")
-        registry = {"redlatch": package, "redlatch-proto": proto}
+        registry = {"redlatch": package, "redlatch-proto": proto, "redlatch-testing": testing}
         patches = [f"--config=patch.crates-io.{name}.path='{path}'" for name, path in registry.items()]
         # Its lock file names the registry for both, and everything else stays as it says.
         run("cargo", "update", "--quiet", "--workspace", *patches, cwd=tool, env=WARM)
@@ -440,7 +441,8 @@ def release(folder: Path) -> None:
     out = folder / "out"
     out.mkdir()
     env = {**WARM, "CARGO_TARGET_DIR": str(folder / "target")}
-    packages = ("--package", "redlatch-proto", "--package", "redlatch", "--package", "redlatch-cli")
+    names = ("redlatch-proto", "redlatch-testing", "redlatch", "redlatch-cli")
+    packages = [word for name in names for word in ("--package", name)]
     run("cargo", "package", "--quiet", "--no-verify", *packages, cwd=place, env=env)
     run("maturin", "sdist", "--manifest-path", "bindings-python/Cargo.toml", "--out", out, cwd=place, env=env)
     run("scripts/pack", "npm", out, cwd=place, env=env)

@@ -288,6 +288,7 @@ def phases() -> list[Phase]:
     languages = ["bindings-python/pyproject.toml", "bindings-node/package.json", "c-api/Makefile"]
     build = "scripts/build"
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces"]
+    models = ["cargo", "test", "--package", "redlatch-proto", "--lib"]
     scenarios = ["python", "conformance/run.py"]
     everything = [[build, face] for face in ("rust", "python", "node", "c")]
     portable = ["scripts/portable"]
@@ -478,6 +479,22 @@ def phases() -> list[Phase]:
             ],
             shares="conformance",
             when="ci",
+        ),
+        # The server in memory of users' tests: the scripts do there what their models say, the faces keep their promises,
+        # and the languages wake each other.
+        Phase(
+            "memory",
+            ["tool node", "tool npm", "conformance/run.py", *languages],
+            [*everything[:3], [*models, "--no-run"], [*faces, "--no-run"]],
+            [
+                (["scripts/on-server", "memory", *command], on_server(parser))
+                for command, parser in (
+                    ([*models, "--", "counters_do_as_their_model_does", "the_modelled_scripts"], cargo),
+                    ([*faces, "--", "locking::", "semaphores::"], cargo),
+                    ([*scenarios, "--drivers", "rust", "python", "node", "--only", "wake"], conformance),
+                )
+            ],
+            shares="conformance",
         ),
         Phase(
             "docs",

@@ -3,6 +3,8 @@
     scripts/servers             gets all of them into .tools/servers and lists them
     scripts/servers NAME        gets that one and prints the path of its program; a path is printed as it is
 
+`memory` is none of them: it is our own for the tests of users, and builds from the checkout.
+
 They come from the wheels that other projects put them into, checked against the hashes below, and from Debian.
 """
 
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(os.environ["REDLATCH_ROOT"]) / ".tools" / "servers"
+MEMORY = "memory"  # ours, for the tests of users: core/testing
 DEBIAN = "12"  # whose packages are taken: another release carries other versions
 
 
@@ -88,6 +91,8 @@ def find(name: str) -> Path:
         if not os.access(name, os.X_OK):
             raise Unobtainable(f"{name} is not a program")
         return Path(name).resolve()
+    if name == MEMORY:
+        return build_memory()
     if name not in SERVERS:
         raise Unobtainable(f"no server is called {name}; there are {', '.join(SERVERS)}, or give a path")
     place = FOLDER / name
@@ -101,6 +106,12 @@ def find(name: str) -> Path:
                 shutil.rmtree(place)
                 raise Unobtainable(f"{name} does not run on this system")
     return program
+
+
+def build_memory() -> Path:
+    command = ["cargo", "build", "--quiet", "--package", "redlatch-testing", "--example", "server"]
+    run(command, "the server in memory", os.environ["REDLATCH_ROOT"])
+    return Path(os.environ["CARGO_TARGET_DIR"]) / "debug" / "examples" / "server"
 
 
 def get(source: Source, place: Path) -> None:

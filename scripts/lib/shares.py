@@ -22,8 +22,13 @@ BINDINGS: dict[str, list[str]] = {
 }
 APART: dict[str, list[str]] = {
     "OpenTelemetry for Python": ["bindings-python/python/redlatch/otel/*.py"],
-    "fixtures for pytest": ["bindings-python/python/redlatch/testing/*.py"],
+    "servers and fixtures for pytest": [
+        "bindings-python/python/redlatch/testing/*.py",
+        "bindings-python/src/testing/*.rs",
+    ],
     "OpenTelemetry for Node.js": ["bindings-node/opentelemetry.js"],
+    "the server in memory for Node.js": ["bindings-node/testing.js", "bindings-node/src/testing/*.rs"],
+    "the server in memory": ["core/testing/src/*.rs", "core/testing/src/*.lua"],
     "Web Locks for Node.js": ["bindings-node/web-locks.js"],
     "redis-py drop-in": ["bindings-python/python/redlatch/compat/**/*.py"],
     "C++ header": ["c-api/include/redlatch.hpp"],

@@ -91,7 +91,7 @@ def rust(text: str, folder: Path) -> list[str]:
     # The same profile and lock file as the workspace: what that has built is not built again.
     (folder / "Cargo.toml").write_text(
         '[package]\nname = "snippet"\nedition = "2024"\n[workspace]\n[[bin]]\nname = "snippet"\npath = "snippet.rs"\n'
-        f'[dependencies]\nredlatch = {{ path = "{ROOT}/core", features = ["tls"] }}\n'
+        f'[dependencies]\nredlatch = {{ path = "{ROOT}/core", features = ["testing", "tls"] }}\n'
         'tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }\n'
         + ('metrics = "0.24"\n' if "use metrics::" in text else "")
         + workspace[workspace.index("[profile.") :]

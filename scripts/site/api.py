@@ -19,7 +19,7 @@ Made of the sources.
 |---|---|
 | Rust | [crate `redlatch`](rust/redlatch/index.html), by rustdoc |
 | Python | [`redlatch`, `redlatch.aio` and the exceptions](python.md) |
-| Node.js | [`redlatch`, `redlatch/opentelemetry`, `redlatch/web-locks`](node/modules/index.html), by TypeDoc |
+| Node.js | [`redlatch`, `redlatch/opentelemetry`, `redlatch/testing`, `redlatch/web-locks`](node/modules/index.html), by TypeDoc |
 | C | [`redlatch.h`](c.md) |
 | shell | [the command line](../cli.md); `redlatch help` |
 | options, errors | [options](../options.md) and [errors](../errors.md), for all languages |
@@ -36,7 +36,9 @@ def write(folder: Path, root: Path) -> None:
 def node(out: Path, root: Path, modules: Path) -> None:
     """TypeDoc's own pages: with the search and the links that a type of TypeScript needs."""
     package = root / "bindings-node"
-    faces = [package / name for name in ("index.d.ts", "opentelemetry.d.ts", "web-locks.d.ts")]
+    faces = [
+        package / name for name in ("index.d.ts", "opentelemetry.d.ts", "testing.d.ts", "web-locks.d.ts")
+    ]
     options = [
         "--readme",
         "none",

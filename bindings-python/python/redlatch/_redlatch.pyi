@@ -22,6 +22,7 @@ __all__ = [
     "Key",
     "Latch",
     "Lock",
+    "MemoryServer",
     "Permit",
     "PlainBlocks",
     "PlainSemaphore",
@@ -332,3 +333,29 @@ class Hold:
     @property
     def owner(self) -> str: ...
     def parts(self) -> list[tuple[str, str, int | None]]: ...
+
+@final
+class MemoryServer:
+    """A server in memory, in this process: for tests that need no Redis. It runs the scripts of the locks, so a lock means the
+    same. It is one server without TLS, users and persistence, and not made for production. It ends with its block, or with `stop`."""
+
+    def __init__(self) -> None: ...
+    @property
+    def url(self) -> str:
+        """The URL for clients, of any process."""
+    def advance(self, seconds: float) -> None:
+        """Moves the server's clock ahead: leases run out without a wait, and their holders are told that their lock is lost."""
+    def take_away(self, name: str) -> bool:
+        """Deletes the keys of a lock, as an operator or an eviction would: its holder is told. False if nobody holds it."""
+    def empty(self) -> None:
+        """Deletes all data: every lock is free, and holders are told that theirs is lost."""
+    def pause(self) -> None:
+        """From now on the server answers nothing, as one that hangs. Leases go on running out."""
+    def resume(self) -> None:
+        """The server answers again, also what it was asked meanwhile."""
+    def disconnect(self) -> None:
+        """Ends every connection; clients may connect again at once."""
+    def stop(self) -> None:
+        """Ends the server; stopping twice is no error."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object = None, error: object = None, trace: object = None, /) -> None: ...

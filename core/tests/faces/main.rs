@@ -14,6 +14,7 @@ mod invalidations;
 mod kinds;
 mod locking;
 mod losing;
+mod memory_server;
 mod multi;
 mod reading;
 mod refusals;

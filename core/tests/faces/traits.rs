@@ -2,6 +2,7 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
+use redlatch::testing::MemoryServer;
 use redlatch::{
     AcquireOptions, Canceller, Client, ClientBuilder, ClientOptions, Credentials, Error, Event,
     Guard, Hold, Holder, Lock, LockOptions, Operation, Permits, ReentryKey, RwLock, Semaphore,
@@ -25,6 +26,7 @@ const _: () = {
     crosses_threads_and_panics::<Holder>();
     crosses_threads_and_panics::<Lock>();
     crosses_threads_and_panics::<LockOptions>();
+    crosses_threads_and_panics::<MemoryServer>();
     crosses_threads_and_panics::<Operation<Guard>>();
     crosses_threads_and_panics::<Operation<()>>();
     crosses_threads_and_panics::<Permits>();

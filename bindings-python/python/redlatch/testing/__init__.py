@@ -1,13 +1,14 @@
-"""A real server for tests, by itself or as fixtures of pytest.
+"""Servers for tests, by themselves or as fixtures of pytest: one in memory, which needs no Redis, and a real one.
 
-    def test_orders(redlatch_client):        # pytest finds the fixtures when redlatch is installed
-        with redlatch_client.lock("orders:42"):
+    def test_orders(redlatch_memory_client, redlatch_memory_server):  # pytest finds the fixtures when redlatch is installed
+        with redlatch_memory_client.lock("orders:42") as lock:
+            redlatch_memory_server.take_away("orders:42")
             ...
 
-    with redlatch.testing.Server() as server:  # for other runners
+    with redlatch.testing.MemoryServer() as server:  # for other runners
         client = redlatch.Client(server.url)
 
-The server is the program that REDLATCH_SERVER_BIN names, else `redis-server` or `valkey-server` on PATH.
+`Server`, and the fixture `redlatch_client`, are for a real server: the program that REDLATCH_SERVER_BIN names, else `redis-server` or `valkey-server` on PATH.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
+from redlatch._redlatch import MemoryServer
 from redlatch._typing import Self
 
-__all__ = ["Server", "ServerNotFoundError"]
+__all__ = ["MemoryServer", "Server", "ServerNotFoundError"]
 
 STARTING = 30.0  # seconds that a busy machine may take
 STOPPING = 10.0

@@ -9,7 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     import redlatch
-    from redlatch.testing import Server
+    from redlatch.testing import MemoryServer, Server
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +40,24 @@ def redlatch_client(redlatch_url: str) -> Iterator[redlatch.Client]:
 
     with redlatch.Client(redlatch_url) as client:
         yield client
+
+
+@pytest.fixture
+def redlatch_memory_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryServer]:
+    """A server in memory for one test: no Redis is needed. REDLATCH_URL has its URL, for clients that are opened without one."""
+    from redlatch.testing import MemoryServer
+
+    with MemoryServer() as server:
+        monkeypatch.setenv("REDLATCH_URL", server.url)
+        yield server
+
+
+@pytest.fixture
+def redlatch_memory_client(redlatch_memory_server: MemoryServer) -> Iterator[redlatch.Client]:
+    """A client of `redlatch_memory_server`, closed when the test has ended."""
+    import redlatch
+
+    client = redlatch.Client(redlatch_memory_server.url)
+    yield client
+    redlatch_memory_server.resume()  # for a test that has left it paused
+    client.close()

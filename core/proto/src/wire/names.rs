@@ -1,7 +1,7 @@
 //! Lock names, and the keys and channels derived from them (Redisson's rules).
 
 use super::kind::{first_owner, write_identity};
-use super::{Counter, Form, Name, OwnerId, Topic};
+use super::{Counter, Form, Kind, Name, OwnerId, Topic};
 use crate::error::{Error, Result};
 
 /// The longest lock name, in bytes.
@@ -81,6 +81,16 @@ pub(super) fn timeout_prefix(name: &str) -> [&str; 3] {
 /// The key of the taken permits of a semaphore.
 pub(super) fn taken_key(name: &str) -> String {
     timeout_prefix(name).concat() + "timeout"
+}
+
+/// The keys that say who has a lock or semaphore of this name, whatever its kind.
+pub fn held_keys(name: &str) -> Vec<String> {
+    let kinds = Kind::ALL.into_iter().filter_map(Kind::named);
+    let locks = kinds.map(|kind| kind.key(name.into()).to_string());
+    let mut keys: Vec<String> = locks.chain([taken_key(name)]).collect();
+    keys.sort();
+    keys.dedup();
+    keys
 }
 
 /// The key in which the client of this writer notes its last change of a counter. A semaphore and a
