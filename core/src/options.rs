@@ -569,6 +569,10 @@ impl AcquireOptions {
             );
             return Err(Error::invalid(text));
         }
+        if self.token.is_some() && kind == Kind::Multi {
+            let text = "token is given, but a multi lock takes none; acquire its locks singly";
+            return Err(Error::invalid(text));
+        }
         if self.token.is_some() && !kind.takes_tokens() {
             let text = format!(
                 "token is given, but a lock of the kind {} has none; give the lock the kind simple",

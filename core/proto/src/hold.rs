@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
@@ -30,8 +30,8 @@ const PASSED: u64 = 1 << 63;
 enum Rare {
     /// The caller's own token at the key.
     Token(Arc<str>),
-    /// The holds of a multi lock, in the order of its names.
-    Parts(Box<[Arc<HoldCell>]>),
+    /// The holds of a multi lock, in the order of its names, and which of them was lost first.
+    Parts(Box<[Arc<HoldCell>]>, OnceLock<OwnerId>),
 }
 
 /// The shared view of one hold.
@@ -87,7 +87,7 @@ impl HoldCell {
             ..Form::default()
         };
         HoldCell {
-            rare: Some(Box::new(Rare::Parts(parts))),
+            rare: Some(Box::new(Rare::Parts(parts, OnceLock::new()))),
             ..HoldCell::new(name, key, owner, form, None)
         }
     }
@@ -95,7 +95,7 @@ impl HoldCell {
     /// The holds of a multi lock, in the order of its names. Empty for any other lock.
     pub fn parts(&self) -> &[Arc<HoldCell>] {
         match self.rare.as_deref() {
-            Some(Rare::Parts(parts)) => parts,
+            Some(Rare::Parts(parts, _)) => parts,
             _ => &[],
         }
     }
@@ -192,9 +192,7 @@ impl HoldCell {
         match self.lost(now) {
             Some(reason) => {
                 let error = Error::from(reason);
-                let mut parts = self.parts().iter();
-                let lost = parts.find(|part| part.lost(now).is_some());
-                Err(self.named(match lost {
+                Err(self.named(match self.lost_part(now) {
                     Some(part) => error.of_part(&part.name),
                     None => error,
                 }))
@@ -202,6 +200,18 @@ impl HoldCell {
             None if self.is_held(now) => Ok(()),
             None => Err(self.named(Error::not_held())),
         }
+    }
+
+    /// The part of a multi lock whose loss was told, or that is lost.
+    fn lost_part(&self, now: Moment) -> Option<&HoldCell> {
+        let Some(Rare::Parts(parts, blamed)) = self.rare.as_deref() else {
+            return None;
+        };
+        let is_blamed = |part: &&Arc<HoldCell>| match blamed.get() {
+            Some(owner) => part.owner == *owner,
+            None => part.lost(now).is_some(),
+        };
+        parts.iter().find(is_blamed).map(|part| &**part)
     }
 
     /// Adds the name of the lock or semaphore.
@@ -247,6 +257,13 @@ impl HoldCell {
     /// Marks a lost hold that the engine forgets. Its guards then report the loss by themselves.
     pub fn set_forgotten(&self) {
         self.forgotten.store(true, Ordering::Release);
+    }
+
+    /// Notes which part of a multi lock was lost, if none was before.
+    pub fn blame(&self, part: OwnerId) {
+        if let Some(Rare::Parts(_, blamed)) = self.rare.as_deref() {
+            let _ = blamed.set(part);
+        }
     }
 
     /// Marks the hold lost. Returns `false` if it was released or lost before: the first reason

@@ -271,7 +271,7 @@ async fn its_locks_may_be_of_any_kind() {
     let inner = client.multi_lock_of([&simple, &fenced]).unwrap();
     let all = client.multi_lock_of([&inner, prices.read(), seats.as_lock()]);
     let all = all.unwrap();
-    assert_eq!(all.name(), "fenced, prices, seats, simple");
+    assert_eq!(all.name(), "fenced, prices (read), seats, simple");
     let guard = all.acquire().await.unwrap();
     let reader = soon("a reader", prices.read().acquire()).await.unwrap();
     assert!(prices.write().try_acquire().await.unwrap().is_none());

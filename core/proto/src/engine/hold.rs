@@ -366,11 +366,15 @@ impl Hold {
         }
     }
 
-    /// The index of this level; without one, of the newest.
+    /// The index of this level. Without one, of the newest that only its key can release: others belong
+    /// to guards, or to multi locks. If there is none, of the newest.
     pub(super) fn position(&self, level: Option<LevelId>) -> Option<usize> {
         match level {
             Some(id) => self.levels.iter().position(|level| level.id == id),
-            None => self.levels.len().checked_sub(1),
+            None => {
+                let left = self.levels.iter().rposition(|level| level.detached);
+                left.or_else(|| self.levels.len().checked_sub(1))
+            }
         }
     }
 

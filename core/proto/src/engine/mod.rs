@@ -169,6 +169,7 @@ impl Engine {
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.queries.due(&mut self.cx, id),
                 Timer::Caller(id) => self.counting.caller_due(&mut self.cx, id),
+                Timer::Multi(id) => self.multi.due(&mut self.cx, id),
                 Timer::Counters => self.counting.counters_due(&mut self.cx),
                 Timer::Outage(link) => self.outage_over(link),
                 Timer::Channels => self.names.channels_due(&mut self.cx),
@@ -774,6 +775,9 @@ impl Engine {
         self.closing = Some(Closing::new(id));
         self.cx.timers.arm(Timer::Close, self.cx.now.after(limit));
         let error = Error::closed();
+        // Their parts are released before the holds are, also those that linger.
+        self.multi.give_up_all(&mut self.cx, &error);
+        self.advance_multi();
         self.fail_waiters(&error, false, &|_| true);
         self.queries.fail_all(&mut self.cx, &error);
         self.close_holds(!limit.is_zero());

@@ -6,9 +6,9 @@
 //!
 //! An acquisition first asks for all parts at once, without waiting: one round trip where they share
 //! a batch. If some are refused, it keeps the parts before the first of those, in the order of names, and
-//! gives back all others. It waits for that one, then asks for all behind it at once, and so on. So a
-//! caller waits only for a name behind all names that it holds. Every caller has the same
-//! order, so no circle of them can wait for each other ([resource hierarchy]).
+//! gives back all others. It waits for that one, then asks for those behind it up to the next that was
+//! refused, and so on. So a caller waits only for a name behind all names that it holds. Every caller has
+//! the same order, so no circle of them can wait for each other ([resource hierarchy]).
 //!
 //! [resource hierarchy]: https://en.wikipedia.org/wiki/Dining_philosophers_problem#Resource_hierarchy_solution
 
@@ -17,33 +17,49 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, IS_PART};
-use super::interface::{Done, LevelId, Output, Part, RequestId, Target, Terms};
+use super::interface::{Done, Lease, LevelId, Output, Part, RequestId, Target, Terms};
+use super::timers::Timer;
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::maps::{Map, SmallMap};
 use crate::moment::Moment;
-use crate::wire::{Form, Kind, Name, OwnerId};
+use crate::tuning;
+use crate::wire::{Form, Kind, Name, OwnerId, Side};
 
 /// Puts the locks of a multi lock into the order in which every client waits for them, and gives them
 /// with the name of the whole. `of` tells the name and the kind of each.
+///
+/// The name of the whole is different for different locks: it tells the side of a read-write lock, and
+/// quotes a name that could be taken for several.
 ///
 /// # Errors
 /// `invalid_argument` for no locks, and for a name that is given twice.
 pub fn in_order<L>(mut locks: Vec<L>, of: impl Fn(&L) -> (&Name, Kind)) -> Result<(Name, Vec<L>)> {
     locks.sort_by(|one, other| of(one).0.cmp(of(other).0));
-    let names: Vec<&str> = locks.iter().map(|lock| &**of(lock).0).collect();
+    let names: Vec<(&Name, Kind)> = locks.iter().map(&of).collect();
     if names.is_empty() {
         let text = "a multi lock of no names; give it at least one";
         return Err(Error::invalid(text));
     }
-    let same = names.windows(2).position(|pair| pair[0] == pair[1]);
-    if let Some(twice) = same.and_then(|at| locks.get(at)) {
-        let (name, kind) = of(twice);
+    if let Some(pair) = names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         let text = "a multi lock has this name twice; give it each name once";
+        let (name, kind) = pair[0];
         return Err(Error::invalid(text).on(name).of(kind.thing()));
     }
-    Ok((names.join(", ").into(), locks))
+    let shown = |(name, kind): &(&Name, Kind)| {
+        let name = match name.contains([',', '"', '(']) {
+            true => format!("{name:?}"),
+            false => name.to_string(),
+        };
+        match kind.side() {
+            Side::Read => name + " (read)",
+            Side::Write => name + " (write)",
+            Side::Whole | Side::Several => name,
+        }
+    };
+    let shown: Vec<String> = names.iter().map(shown).collect();
+    Ok((shown.join(", ").into(), locks))
 }
 
 /// The multi locks of a client.
@@ -59,6 +75,8 @@ pub(super) struct Multi {
     whole: SmallMap<OwnerId, Vec<OwnerId>>,
     /// The holds that a key can release, oldest first.
     of_keys: Map<(Name, OwnerKey), Vec<OwnerId>>,
+    /// Holds of keys whose fixed lease has run out, oldest first. Some of them may have ended since.
+    run_out: VecDeque<OwnerId>,
     /// The next steps, in their order.
     steps: VecDeque<Step>,
 }
@@ -120,6 +138,12 @@ struct Attempt {
     granted: Vec<Option<Grant>>,
     /// The requests without an answer, by part.
     asked: Vec<Option<RequestId>>,
+    /// The parts that were refused when they were last asked for.
+    busy: Vec<bool>,
+    /// The part that it waits for. All others are only tried.
+    waits_for: Option<usize>,
+    /// It has waited, so that the leases of some parts began before those of others.
+    has_waited: bool,
     /// The first refused part of this round, and why.
     refused: Option<(usize, Error)>,
     /// An error that ends the acquisition.
@@ -157,6 +181,8 @@ struct Level {
     tied: bool,
     /// Nobody will release it.
     abandoned: bool,
+    /// Its leases are not renewed.
+    fixed: bool,
     parts: Vec<(OwnerId, LevelId)>,
 }
 
@@ -168,22 +194,37 @@ impl Attempt {
 
     /// Takes the answer for a part.
     fn answered(&mut self, part: usize, result: Result<Done>) {
+        let waited = self.waits_for.take_if(|waited| *waited == part).is_some();
+        let is_try = self.is_try();
+        let (Some(grant), Some(busy)) = (self.granted.get_mut(part), self.busy.get_mut(part))
+        else {
+            return;
+        };
+        *busy = false;
         let error = match result {
             Ok(Done::Granted { cell, level }) => {
-                if let Some(grant) = self.granted.get_mut(part) {
-                    *grant = Some(Grant { cell, level });
-                }
+                *grant = Some(Grant { cell, level });
                 return;
             }
+            Ok(Done::Extended) => return,
             Ok(other) => Error::new(ErrorKind::Internal, format!("not a grant: {other:?}")),
             Err(error) => error,
         };
-        // A server that does not answer a try may answer a caller who waits.
-        let passes = matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable);
-        if !passes || error.kind() == ErrorKind::Unavailable && self.is_try() {
+        let passes = match error.kind() {
+            ErrorKind::Timeout => true,
+            // A server that does not answer a try may answer a caller who waits.
+            ErrorKind::Unavailable => !waited && !is_try,
+            // It was lost before its lease began anew.
+            ErrorKind::Lost | ErrorKind::NotOwner => grant.is_some(),
+            _ => false,
+        };
+        if !passes {
             let error = self.of_part(part, error);
             self.failed.get_or_insert(error);
-        } else if self.refused.as_ref().is_none_or(|(first, _)| part < *first) {
+            return;
+        }
+        *busy = true;
+        if self.refused.as_ref().is_none_or(|(first, _)| part < *first) {
             self.refused = Some((part, error));
         }
     }
@@ -210,6 +251,11 @@ impl Attempt {
             None => error,
         };
         error.on(&self.name)
+    }
+
+    /// The first part that it does not have.
+    fn first_missing(&self) -> Option<usize> {
+        self.granted.iter().position(Option::is_none)
     }
 
     /// The caller's time is over, or it does not wait.
@@ -281,6 +327,11 @@ impl Multi {
         terms: Terms,
         parts: Arc<[Part]>,
     ) {
+        if terms.tied
+            && let Some(error) = self.lost_before(cx, &name, key)
+        {
+            return cx.fail(id, error);
+        }
         let waits = wait.filter(|wait| !wait.is_zero());
         let attempt = Attempt {
             name,
@@ -290,25 +341,89 @@ impl Multi {
             deadline: waits.map(|wait| cx.now.after(wait)),
             granted: parts.iter().map(|_| None).collect(),
             asked: parts.iter().map(|_| None).collect(),
+            busy: vec![false; parts.len()],
+            waits_for: None,
+            has_waited: false,
             parts,
             refused: None,
             failed: None,
         };
+        if let Some(deadline) = attempt.deadline {
+            cx.timers.arm(Timer::Multi(id), deadline);
+        }
         self.attempts.insert(id, attempt);
         self.try_parts(cx, id);
     }
 
-    /// Asks for all parts that it does not have, without waiting.
+    /// What the key of this acquisition has lost stands in its way, unless its lease has run out as
+    /// planned.
+    fn lost_before(&mut self, cx: &mut Context, name: &Name, key: OwnerKey) -> Option<Error> {
+        let cell = self.of_key(name, key)?.clone();
+        let reason = cell.told_lost()?;
+        let group = self.groups.get(&cell.owner)?;
+        if group.has_run_out() {
+            self.forget(cx, &cell);
+            return None;
+        }
+        Some(Error::lost_before(name, reason))
+    }
+
+    /// Ends a hold that its key need not release any more.
+    fn forget(&mut self, cx: &mut Context, cell: &Arc<HoldCell>) {
+        let group = self.groups.get_mut(&cell.owner);
+        let levels = group.map(|group| std::mem::take(&mut group.levels));
+        let parts = levels.into_iter().flatten().flat_map(|level| level.parts);
+        let leave = |(owner, level)| Step::Leave { owner, level };
+        self.steps.extend(parts.map(leave));
+        cell.set_forgotten();
+        self.end(cx, cell);
+    }
+
+    /// The caller's time is over.
+    pub(super) fn due(&mut self, cx: &mut Context, id: RequestId) {
+        // A part that is waited for has the same end.
+        let tries = |attempt: &&Attempt| attempt.waits_for.is_none();
+        let Some(attempt) = self.attempts.get(&id).filter(tries) else {
+            return;
+        };
+        let refused = attempt.refused.as_ref().map(|(part, _)| *part);
+        let part = refused.or_else(|| attempt.first_missing()).unwrap_or(0);
+        let down = attempt
+            .parts
+            .get(part)
+            .and_then(|of| cx.links.error(&of.name));
+        let error = match down {
+            Some(down) => attempt.of_part(part, down),
+            None => attempt.timeout(part),
+        };
+        self.give_up(cx, id, error);
+    }
+
+    /// Asks for the parts that it does not have, without waiting, up to the first that was refused
+    /// before: for that one it waits.
     fn try_parts(&mut self, cx: &mut Context, id: RequestId) {
         let Some(attempt) = self.attempts.get(&id) else {
             return;
         };
-        let missing = attempt.granted.iter().enumerate();
-        let missing = missing.filter(|(_, grant)| grant.is_none());
-        let missing: Vec<usize> = missing.map(|(part, _)| part).collect();
-        for part in missing {
+        let missing = attempt.granted.iter().zip(&attempt.busy).enumerate();
+        let missing = missing.filter(|(_, (grant, _))| grant.is_none());
+        let free = missing.take_while(|(_, (_, busy))| !**busy);
+        let free: Vec<usize> = free.map(|(part, _)| part).collect();
+        if let (true, Some(first)) = (free.is_empty(), attempt.first_missing()) {
+            return self.wait_for(cx, id, first);
+        }
+        for part in free {
             self.ask_for(cx, id, part, Some(Duration::ZERO));
         }
+    }
+
+    fn wait_for(&mut self, cx: &mut Context, id: RequestId, part: usize) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        (attempt.waits_for, attempt.has_waited) = (Some(part), true);
+        let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
+        self.ask_for(cx, id, part, left);
     }
 
     fn ask_for(&mut self, cx: &mut Context, id: RequestId, part: usize, wait: Option<Duration>) {
@@ -371,10 +486,13 @@ impl Multi {
             return self.give_up(cx, id, error);
         }
         let Some((first, error)) = attempt.next(cx.now) else {
-            if attempt.granted.iter().all(Option::is_some) {
-                return self.open(cx, id);
+            if attempt.first_missing().is_some() {
+                return self.try_parts(cx, id);
             }
-            return self.try_parts(cx, id);
+            if std::mem::take(&mut attempt.has_waited) && self.extend_fixed(cx, id) {
+                return;
+            }
+            return self.open(cx, id);
         };
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
         if attempt.is_try() || left.is_some_and(|left| left.is_zero()) {
@@ -386,8 +504,36 @@ impl Multi {
         }
         let behind = attempt.granted.iter_mut().skip(first);
         let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
-        self.ask_for(cx, id, first, left);
         self.give_back(behind);
+        self.wait_for(cx, id, first);
+    }
+
+    /// Begins the fixed leases of all parts anew. Some of them began when others were waited for. Returns
+    /// whether there are any.
+    fn extend_fixed(&mut self, cx: &mut Context, id: RequestId) -> bool {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return false;
+        };
+        let parts = attempt.parts.iter().zip(&attempt.granted);
+        let parts = parts.zip(&mut attempt.asked).enumerate();
+        for (part, ((of, grant), slot)) in parts {
+            let (Lease::Fixed(lease), Some(grant)) = (of.terms.lease, grant) else {
+                continue;
+            };
+            let asked = IS_PART | cx.next_id();
+            *slot = Some(asked);
+            self.asked.insert(asked, Asked::Attempt(id, part));
+            let target = Target::Level {
+                owner: grant.cell.owner,
+                level: grant.level,
+            };
+            self.steps.push_back(Step::Extend {
+                asked,
+                target,
+                lease,
+            });
+        }
+        attempt.asked.iter().any(Option::is_some)
     }
 
     fn give_back(&mut self, grants: impl IntoIterator<Item = Grant>) {
@@ -400,7 +546,7 @@ impl Multi {
 
     /// Ends an acquisition with an error, and gives back what it has.
     fn give_up(&mut self, cx: &mut Context, id: RequestId, error: Error) {
-        let Some(attempt) = self.attempts.remove(&id) else {
+        let Some(attempt) = self.take_attempt(cx, id) else {
             return;
         };
         cx.fail(id, error);
@@ -409,12 +555,34 @@ impl Multi {
         self.give_back(attempt.granted.into_iter().flatten());
     }
 
+    fn take_attempt(&mut self, cx: &mut Context, id: RequestId) -> Option<Attempt> {
+        let attempt = self.attempts.remove(&id)?;
+        if attempt.deadline.is_some() {
+            cx.timers.disarm(Timer::Multi(id));
+        }
+        Some(attempt)
+    }
+
+    /// The client closes: nobody gets a multi lock any more.
+    pub(super) fn give_up_all(&mut self, cx: &mut Context, error: &Error) {
+        let attempts = self.attempts.iter();
+        let mut attempts: Vec<(RequestId, Name)> = attempts
+            .map(|(id, attempt)| (*id, attempt.name.clone()))
+            .collect();
+        attempts.sort_unstable();
+        for (id, name) in attempts {
+            self.give_up(cx, id, error.clone().on(&name));
+        }
+    }
+
     /// Makes a hold of an acquisition that has all parts, or a further level of the hold that the key
     /// has already.
     fn open(&mut self, cx: &mut Context, id: RequestId) {
-        let Some(attempt) = self.attempts.remove(&id) else {
+        let Some(attempt) = self.take_attempt(cx, id) else {
             return;
         };
+        let is_fixed = |of: &Part| matches!(of.terms.lease, Lease::Fixed(_));
+        let fixed = attempt.parts.iter().all(is_fixed);
         let grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
         let level = cx.next_id();
         let parts = grants.iter().map(|grant| (grant.cell.owner, grant.level));
@@ -422,6 +590,7 @@ impl Multi {
             id: level,
             tied: attempt.terms.tied,
             abandoned: false,
+            fixed,
             parts: parts.collect(),
         };
         let cells: Box<[Arc<HoldCell>]> = grants.into_iter().map(|grant| grant.cell).collect();
@@ -530,7 +699,8 @@ impl Multi {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key, .. } => {
                 let newest = self.of_key(name, *key).map(|cell| cell.owner);
-                Ok((newest.ok_or_else(Error::not_held)?, None))
+                let not_held = || Error::not_held().on(name);
+                Ok((newest.ok_or_else(not_held)?, None))
             }
         }
     }
@@ -691,11 +861,30 @@ impl Multi {
             return;
         };
         for owner in owners {
-            if let Some(group) = self.groups.get(&owner)
-                && group.cell.set_lost(reason)
-            {
+            let Some(group) = self.groups.get(&owner) else {
+                continue;
+            };
+            group.cell.blame(part);
+            if group.cell.set_lost(reason) {
                 cx.out.push(Output::Lost(group.cell.clone(), reason));
                 self.end_abandoned(cx, owner);
+                self.note_run_out(cx, owner);
+            }
+        }
+    }
+
+    /// Records a hold that has run out. Its key may still ask about it, but most keys never do, so old
+    /// ones are forgotten.
+    fn note_run_out(&mut self, cx: &mut Context, owner: OwnerId) {
+        if !self.groups.get(&owner).is_some_and(Group::has_run_out) {
+            return;
+        }
+        self.run_out.push_back(owner);
+        while self.run_out.len() > tuning::EXPIRED_KEPT {
+            let oldest = self.run_out.pop_front();
+            let group = oldest.and_then(|owner| self.groups.get(&owner));
+            if let Some(cell) = group.map(|group| group.cell.clone()) {
+                self.forget(cx, &cell);
             }
         }
     }
@@ -745,6 +934,12 @@ impl Multi {
 impl Group {
     fn count(&self) -> u32 {
         u32::try_from(self.levels.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether its key left it to the end of its leases, and that has come.
+    fn has_run_out(&self) -> bool {
+        let left = |level: &Level| level.tied && level.fixed;
+        self.cell.told_lost() == Some(LostReason::Expired) && self.levels.iter().all(left)
     }
 
     /// The level with this number, or the newest.

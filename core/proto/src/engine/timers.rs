@@ -27,6 +27,8 @@ pub(super) enum Timer {
     Query(RequestId),
     /// A caller of a counter.
     Caller(RequestId),
+    /// A caller of a multi lock.
+    Multi(RequestId),
     /// The counters.
     Counters,
     Outage(LinkId),

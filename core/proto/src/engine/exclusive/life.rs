@@ -105,7 +105,8 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let Some(at) = hold.position(Some(level)) else {
+        let at = hold.position(Some(level));
+        let Some(at) = at.filter(|at| !hold.levels[*at].abandoned) else {
             return;
         };
         hold.levels[at].abandoned = true;

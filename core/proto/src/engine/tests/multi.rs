@@ -87,16 +87,17 @@ fn what_lies_behind_a_refused_name_is_given_back() {
     busy(&mut rig, &sent[2]);
     rig.nothing_sent();
     busy(&mut rig, &sent[1]);
-    // It asks for b once more, as one that waits, and gives back d. It does not ask for c.
+    // It gives back d, and asks for b once more, as one that waits. Then it waits for c.
     let next = rig.all_sent();
-    assert_eq!(names(&next), ["+b", "-d"]);
-    freed(&mut rig, &next[1]);
-    rig.grant(&next[0]);
-    let next = rig.all_sent();
-    assert_eq!(names(&next), ["+c", "+d"]);
-    rig.grant(&next[0]);
-    assert!(rig.pending(id));
+    assert_eq!(names(&next), ["-d", "+b"]);
+    freed(&mut rig, &next[0]);
     rig.grant(&next[1]);
+    for name in ["+c", "+d"] {
+        assert!(rig.pending(id));
+        let next = rig.sent();
+        assert_eq!(names(&[next.clone()]), [name]);
+        rig.grant(&next);
+    }
     let grant = rig.granted(id);
     let all: Vec<&str> = grant.cell.parts().iter().map(|part| &*part.name).collect();
     assert_eq!(all, ["a", "b", "c", "d"]);
@@ -242,4 +243,241 @@ fn the_loss_of_a_part_is_told_once_and_the_others_stay() {
         panic!("it has parts");
     };
     assert!(a.is_held(rig.now), "its holder may still be at work");
+}
+
+fn tied(key: OwnerKey, lease: Lease) -> (OwnerKey, Terms) {
+    let terms = Terms {
+        kind: Kind::Multi,
+        tied: true,
+        lease,
+        ..WATCHED
+    };
+    (key, terms)
+}
+
+/// Acquires for a key that answers for it itself, as a thread does.
+fn acquire_tied(rig: &mut Rig, names: &[&str], lease: Lease) -> RequestId {
+    let (key, terms) = tied(KEY, lease);
+    let part = |part: &Part| Part {
+        terms: Terms {
+            lease,
+            ..part.terms
+        },
+        ..part.clone()
+    };
+    rig.request(Request::AcquireAll {
+        name: names.join(", ").into(),
+        parts: parts(names).iter().map(part).collect(),
+        key,
+        wait: None,
+        terms,
+    })
+}
+
+/// A lock says after the outage that the server cannot be reached. So does a multi lock that waits.
+#[test]
+fn an_outage_ends_the_wait() {
+    let mut rig = Rig::new();
+    let id = acquire_all(&mut rig, &["a", "b"], OwnerKey::Once, None);
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    busy(&mut rig, &sent[1]);
+    rig.input(down());
+    assert!(rig.pending(id));
+    rig.pass(OUTAGE);
+    assert_eq!(rig.error(id).kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_server_that_was_never_reached_is_told_at_once() {
+    let mut rig = Rig::offline();
+    rig.input(down());
+    let id = acquire_all(&mut rig, &["a", "b"], OwnerKey::Once, None);
+    assert_eq!(rig.error(id).kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_silent_server_does_not_stretch_the_wait() {
+    let mut rig = Rig::new();
+    let id = acquire_all(&mut rig, &["a", "b"], OwnerKey::Once, Some(ms(200)));
+    assert_eq!(rig.all_sent().len(), 2);
+    rig.pass(ms(199));
+    assert!(rig.pending(id));
+    rig.pass(ms(1));
+    assert_eq!(rig.error(id).kind(), ErrorKind::Timeout);
+}
+
+/// It would wait for its own parts.
+#[test]
+fn a_key_that_has_lost_it_has_to_release_it_first() {
+    let mut rig = Rig::new();
+    let id = acquire_tied(&mut rig, &["a", "b"], Lease::Watchdog(LEASE));
+    for sent in rig.all_sent() {
+        rig.grant(&sent);
+    }
+    let grant = rig.granted(id);
+    rig.input(Input::Invalidated(Some(vec!["b".into()])));
+    let look = rig.sent();
+    let gone = vec![RenewReply::Gone(LostReason::Deleted); look.renewal().len()];
+    rig.reply(&look, Reply::Renewed(gone));
+    let again = acquire_tied(&mut rig, &["a", "b"], Lease::Watchdog(LEASE));
+    let error = rig.error(again);
+    assert_eq!(error.lost_reason(), Some(LostReason::Deleted));
+    assert!(error.message().contains("released first"), "{error}");
+    let release = rig.release(&grant);
+    for sent in rig.all_sent() {
+        if matches!(sent.op, Op::Release { .. }) {
+            freed(&mut rig, &sent);
+        }
+    }
+    assert_eq!(rig.lost_by(release), LostReason::Deleted);
+}
+
+/// As a lock: its key need not release what it left to its lease.
+#[test]
+fn a_fixed_lease_that_has_run_out_is_no_hindrance_and_is_forgotten() {
+    let mut rig = Rig::new();
+    for round in 0..=tuning::EXPIRED_KEPT + 10 {
+        let name = format!("n{round}");
+        let id = acquire_tied(&mut rig, &[&name], Lease::Fixed(secs(1)));
+        let sent = rig.sent();
+        rig.grant(&sent);
+        let grant = rig.granted(id);
+        rig.pass(secs(2));
+        assert!(!rig.is_held(&grant));
+    }
+    assert_eq!(
+        rig.engine.multi.cells().count(),
+        tuning::EXPIRED_KEPT,
+        "old ones are forgotten"
+    );
+    let last = format!("n{}", tuning::EXPIRED_KEPT + 10);
+    let id = acquire_tied(&mut rig, &[&last], Lease::Fixed(secs(1)));
+    let acquires = rig.all_sent();
+    let acquires = acquires
+        .iter()
+        .filter(|sent| matches!(sent.op, Op::Acquire { .. }));
+    let acquires: Vec<Sent> = acquires.cloned().collect();
+    rig.grant(&acquires[0]);
+    assert!(rig.granted(id).cell.is_held(rig.now));
+}
+
+#[test]
+fn fixed_leases_begin_when_all_names_are_there() {
+    let mut rig = Rig::new();
+    let lease = Lease::Fixed(secs(10));
+    let id = acquire_tied(&mut rig, &["a", "b"], lease);
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    busy(&mut rig, &sent[1]);
+    let waits = rig.sent();
+    busy(&mut rig, &waits);
+    rig.pass(secs(4));
+    rig.input(Input::Message("b".into()));
+    let again = rig.sent();
+    rig.grant(&again);
+    assert!(rig.pending(id));
+    for sent in rig.all_sent() {
+        assert_eq!(sent.renewal()[0].1, secs(10));
+        rig.keep(&sent);
+    }
+    let grant = rig.granted(id);
+    rig.pass(secs(9));
+    assert!(rig.is_held(&grant));
+}
+
+/// Its parts would outlive the client, and nobody would know of them.
+#[test]
+fn a_close_gives_back_parts_that_linger() {
+    let mut rig = Rig::new();
+    let lingering = |part: &Part| Part {
+        terms: Terms {
+            linger: true,
+            ..part.terms
+        },
+        ..part.clone()
+    };
+    let id = rig.request(Request::AcquireAll {
+        name: "a, b".into(),
+        parts: parts(&["a", "b"]).iter().map(lingering).collect(),
+        key: OwnerKey::Once,
+        wait: None,
+        terms: Terms {
+            kind: Kind::Multi,
+            linger: true,
+            ..WATCHED
+        },
+    });
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    busy(&mut rig, &sent[1]);
+    let waits = rig.sent();
+    busy(&mut rig, &waits);
+    rig.request(Request::Close { limit: secs(1) });
+    assert_eq!(rig.error(id).kind(), ErrorKind::Closed);
+    assert_eq!(names(&[rig.sent()]), ["-a"]);
+}
+
+/// The key has the lock singly as well: its level of that, not the part, is what it gives back.
+#[test]
+fn a_release_by_key_leaves_the_part_to_its_multi_lock() {
+    let mut rig = Rig::new();
+    let single = rig.hold_with(
+        "a",
+        KEY,
+        Terms {
+            tied: true,
+            ..WATCHED
+        },
+    );
+    let both = held(&mut rig, &["a", "b"], KEY);
+    let key = Target::Key {
+        name: "a".into(),
+        key: KEY,
+        kind: Kind::Reentrant,
+    };
+    let release = rig.request(Request::Release(key));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Kept);
+    rig.released(release);
+    assert!(rig.is_held(&both) && single.cell.count() == 1);
+    let release = rig.release(&both);
+    for sent in rig.all_sent() {
+        freed(&mut rig, &sent);
+    }
+    rig.released(release);
+    rig.nothing_left();
+}
+
+/// One round for each refused name, not for each name behind it.
+#[test]
+fn names_that_were_refused_are_waited_for_one_after_the_other() {
+    let mut rig = Rig::new();
+    let all: Vec<String> = (0..30).map(|number| format!("n{number:02}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let id = acquire_all(&mut rig, &all, OwnerKey::Once, None);
+    let sent = rig.all_sent();
+    sent.iter().for_each(|sent| busy(&mut rig, sent));
+    let mut calls = sent.len();
+    while rig.pending(id) {
+        let waits = rig.sent();
+        calls += 1;
+        rig.grant(&waits);
+    }
+    assert_eq!(calls, 2 * all.len());
+}
+
+#[test]
+fn the_name_of_the_whole_is_of_these_locks_alone() {
+    let name = |locks: &[(&str, Kind)]| {
+        let locks = locks.iter().map(|(name, kind)| (Name::from(*name), *kind));
+        let (name, _) = in_order(locks.collect(), |(name, kind)| (name, *kind)).expect("a name");
+        name.to_string()
+    };
+    let plain = Kind::Reentrant;
+    assert_eq!(name(&[("y", plain), ("x", plain)]), "x, y");
+    assert_eq!(name(&[("x, y", plain)]), "\"x, y\"");
+    assert_eq!(name(&[("p", Kind::Read), ("q", plain)]), "p (read), q");
+    assert_eq!(name(&[("p", Kind::Write), ("q", plain)]), "p (write), q");
+    assert_eq!(name(&[("p (read)", plain)]), "\"p (read)\"");
 }
