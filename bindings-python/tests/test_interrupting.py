@@ -42,12 +42,27 @@ def lose(lock: Any, look: redis.Redis, body: Callable[[], object] = work) -> red
 
 
 def test_the_main_thread_is_interrupted(client: redlatch.Client, look: redis.Redis, name: str) -> None:
-    lost = lose(client.lock(name, interrupt_on_lost=True), look)
+    begun = threading.Event()
+
+    def body() -> None:
+        begun.set()
+        work()
+
+    def delete() -> None:
+        assert begun.wait(LIMIT)
+        look.delete(name)
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    with pytest.raises(redlatch.LockLostError) as caught, client.lock(name, interrupt_on_lost=True):
+        body()
+    deleting.join(LIMIT)
+    lost = caught.value
     assert (lost.reason, lost.lock_name) == ("deleted", name)
     # Its traceback tells where the thread was.
     assert isinstance(lost.__cause__, redlatch.LostInterrupt)
     trace = lost.__cause__.__traceback__
-    while trace is not None and trace.tb_frame.f_code is not work.__code__:
+    while trace is not None and trace.tb_frame.f_code is not body.__code__:
         trace = trace.tb_next
     assert trace is not None
 

@@ -80,14 +80,39 @@ def test_the_loss_of_one_is_the_loss_of_the_whole(
         told.append(error)
         lost.set()
 
-    with pytest.raises(redlatch.LockLostError, match=f'multi lock "{a}, {b}": "{b}": '):
-        with client.multi_lock([a, b], on_lost=on_lost) as grant:
-            look.delete(b)
-            assert lost.wait(LIMIT)
-            assert not grant.held and grant.lost_reason == "deleted"
-            assert look.exists(a), "its body may still be at work"
+    text = f'multi lock "{a}, {b}": "{b}": '
+    both = client.multi_lock([a, b], on_lost=on_lost)
+    with pytest.raises(redlatch.LockLostError, match=text), both as grant:
+        look.delete(b)
+        assert lost.wait(LIMIT)
+        assert not grant.held and grant.lost_reason == "deleted"
+        assert look.exists(a), "its body may still be at work"
     assert len(told) == 1
     eventually(lambda: look.keys(f"{name}*") == [], "nothing is left")
+
+
+def test_a_key_that_has_lost_it_releases_it_first(
+    client: redlatch.Client, name: str, look: redis.Redis
+) -> None:
+    both = client.multi_lock([f"{name}:a", f"{name}:b"])
+    assert both.acquire()
+    look.delete(f"{name}:b")
+    eventually(lambda: not both.owned(), "the loss is told")
+    with pytest.raises(redlatch.LockLostError, match="released first"):
+        both.acquire()
+    with pytest.raises(redlatch.LockLostError):
+        both.release()
+    with both:
+        pass
+    # A lease that was left to run out need not be released.
+    for _ in range(2):
+        assert both.acquire(lease=0.2)
+        eventually(lambda: not both.owned(), "the lease ends")
+
+
+def test_a_server_that_cannot_be_reached_is_told(name: str) -> None:
+    with redlatch.Client("redis://127.0.0.1:1") as client, pytest.raises(redlatch.UnavailableError):
+        client.multi_lock([f"{name}:a", f"{name}:b"]).acquire()
 
 
 def test_its_locks_may_be_of_any_kind(
@@ -133,6 +158,8 @@ def test_a_function_is_decorated_with_several_names(
     assert look.keys(f"{name}*") == []
     with pytest.raises(redlatch.InvalidArgumentError, match="twice"):
         transfer(3, 3)
+    with pytest.raises(redlatch.InvalidArgumentError, match="twice"):
+        client.locked("a", name, "a")(transfer)
     with pytest.raises(redlatch.InvalidArgumentError, match="timeot"):
         client.locked("a", "b", timeot=1)(transfer)  # type: ignore[call-arg]
 
@@ -179,6 +206,7 @@ async def test_tasks_take_several_names(name: str, look: redis.Redis) -> None:
         ([], ValueError, "at least one"),
         (["a", "b", "a"], ValueError, "twice; give it each name once"),
         ("ab", ValueError, "one name; give a list"),
+        (None, TypeError, "locks is None; give a list"),
         ([7], TypeError, "7 is no lock; give names"),
         ([""], ValueError, "1 to 1,024 bytes"),
     ],

@@ -645,6 +645,9 @@ public:
     multi_mutex(const client &client, std::initializer_list<std::string> names, const options &options)
         : mutex(of(client, made(client, names, options.get()))) {}
 
+    multi_mutex(const client &client, const std::vector<std::string> &names, const redlatch_options *options = nullptr)
+        : mutex(of(client, made(client, names, options))) {}
+
     /// Mutexes of this client, sides of a shared_mutex included. They need not live as long as this.
     multi_mutex(const client &client, const std::vector<const mutex *> &mutexes)
         : mutex(of(client, handles(mutexes))) {}
@@ -652,7 +655,8 @@ public:
 private:
     using owned = std::vector<std::unique_ptr<redlatch_lock, detail::deleter>>;
 
-    static owned made(const client &client, std::initializer_list<std::string> names, const redlatch_options *options) {
+    template <class Names>
+    static owned made(const client &client, const Names &names, const redlatch_options *options) {
         owned made;
         for (const std::string &name : names) {
             redlatch_lock *lock = nullptr;

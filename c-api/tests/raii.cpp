@@ -350,7 +350,10 @@ void a_stop_token_ends_a_wait() {
 void a_multi_mutex_is_all_of_its_mutexes() {
     redlatch::client client, other;
     redlatch::mutex one(client, "cpp:multi:1"), two(client, "cpp:multi:2"), theirs(other, "cpp:multi:2");
-    redlatch::multi_mutex named(client, {"cpp:multi:2", "cpp:multi:1"}), both(client, {&one, &two});
+    const std::vector<std::string> names = {"cpp:multi:2", "cpp:multi:1"};
+    redlatch::multi_mutex named(client, {"cpp:multi:2", "cpp:multi:1"}), both(client, {&one, &two}), same(client, names);
+    CHECK(same.try_lock());
+    same.unlock();
     {
         const redlatch::lock_guard held(both);
         CHECK(one.is_held() && two.is_held() && both.is_held());

@@ -313,6 +313,8 @@ def multi(client: BaseClient, locks: Iterable[str | BaseName], options: dict[str
         raise InvalidArgumentError(
             f"invalid_argument: locks is {locks!r}, which is one name; give a list of names and locks"
         )
+    if not isinstance(locks, Iterable):
+        raise TypeError(f"locks is {locks!r}; give a list of names and locks")
     parts: list[_redlatch.Lock] = []
     named = False
     for lock in locks:
@@ -621,7 +623,9 @@ def _lock_maker(
     of_block = {name: options[name] for name in options if name in _OF_BLOCKS}
     of_names = {name: options[name] for name in options if name not in _OF_BLOCKS}
     parts = [_named_lock_maker(make, client, name, of_names, function) for name in names]
-    make_multi(client, multi(client, ["checks the options"], of_names), **of_block)
+    constant = [name for name in names if isinstance(name, str) and "{" not in name and "}" not in name]
+    checked = constant or ["checks the options"]
+    make_multi(client, multi(client, checked, of_names), **of_block)
 
     def lock_for(*args: Any, **kwargs: Any) -> L:
         locks = [part(*args, **kwargs) for part in parts]
