@@ -649,6 +649,9 @@ public:
         : mutex(of(client, made(client, names, options))) {}
 
     /// Mutexes of this client, sides of a shared_mutex included. They need not live as long as this.
+    multi_mutex(const client &client, std::initializer_list<const mutex *> mutexes)
+        : mutex(of(client, handles(mutexes))) {}
+
     multi_mutex(const client &client, const std::vector<const mutex *> &mutexes)
         : mutex(of(client, handles(mutexes))) {}
 
@@ -666,7 +669,7 @@ private:
         return made;
     }
 
-    static std::vector<redlatch_lock *> handles(const std::vector<const mutex *> &mutexes) {
+    template <class Mutexes> static std::vector<redlatch_lock *> handles(const Mutexes &mutexes) {
         std::vector<redlatch_lock *> handles;
         for (const mutex *one : mutexes)
             handles.push_back(one == nullptr ? nullptr : one->get());
