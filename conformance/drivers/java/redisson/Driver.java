@@ -11,6 +11,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
@@ -134,9 +135,12 @@ public final class Driver {
         }
     }
 
-    /** The lock itself, or one side of the read-write lock of that name. */
+    /** The lock itself, or one side of the read-write lock of that name, or the multi lock. */
     private static RLock lockOf(RedissonClient client, Map<String, String> request) {
         String name = request.get("lock");
+        if (request.containsKey("multi")) {
+            return client.getMultiLock(Stream.of(name.split(",")).map(client::getLock).toArray(RLock[]::new));
+        }
         String side = request.get("side");
         if (side == null) {
             return isFair(request) ? client.getFairLock(name) : client.getLock(name);
