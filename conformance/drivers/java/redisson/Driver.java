@@ -58,11 +58,11 @@ public final class Driver {
             reply = run(request);
         } catch (InterruptedException e) {
             reply = status("cancelled");
-        } catch (IllegalMonitorStateException e) {
-            reply = status("not_owner");
         } catch (Throwable e) {
+            // The cause is named in the text: old multi locks wrap it.
             String text = String.valueOf(e);
-            reply = status(text.contains("WRONGTYPE") ? "foreign_kind" : "error");
+            boolean notOwner = text.contains("IllegalMonitorStateException");
+            reply = status(notOwner ? "not_owner" : text.contains("WRONGTYPE") ? "foreign_kind" : "error");
             reply.put("text", text);
         }
         RUNNING.remove(request.get("id"));
