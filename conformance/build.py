@@ -112,7 +112,7 @@ def c(profile: str) -> tuple[str, ...]:
 def redisson(version: str) -> Side:
     command = java_driver("redisson", "Driver", version)
     # One more generation is worth its time where order depends on each of them.
-    everything = ("reentrant", "read-write", "semaphore", "plain-semaphore", "latch", "fair")
+    everything = ("reentrant", "read-write", "multi", "semaphore", "plain-semaphore", "latch", "fair")
     kinds = ("fair",) if version == "3.27.2" else everything
     # The API of several permits at once came with 3.23.4.
     takes_many = [int(part) for part in version.split(".")] >= [3, 23, 4]

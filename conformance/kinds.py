@@ -39,6 +39,8 @@ KINDS = {
         LockKind("reentrant", {}, hash=True),
         # Each request about it names a side.
         LockKind("read-write", {}, hash=True, channel="redisson_rwlock:"),
+        # Each request about it names one lock, or several.
+        LockKind("multi", {}, hash=True),
         # Each request about it has a limit.
         LockKind("semaphore", {"kind": "semaphore"}, channel="redisson_sc:"),
         LockKind("plain-semaphore", {}, channel="redisson_sc:", counter=True),

@@ -48,6 +48,8 @@ def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
         "\n".join(pair_table(rows, both, both, ["reentrant"])),
         "## Pairs: the read-write lock",
         "\n".join(pair_table(rows, both, both, ["read-write"])),
+        "## Pairs: the multi lock",
+        "\n".join(pair_table(rows, both, both, ["multi"])),
         "## Pairs: the semaphore",
         "\n".join(pair_table(rows, both, both, ["semaphore"])),
         "## Pairs: the plain semaphore and the latch",

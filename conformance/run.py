@@ -119,7 +119,7 @@ class Play:
         self.tap = self.ground.tap
         self.key = f"{row.prefix}row{number}" + (f":{row.name}" if row.name else "")
         self.drivers: dict[str, Driver] = {}
-        self.background: dict[str, tuple[str, str, int, Future[dict]]] = {}
+        self.background: dict[str, tuple[str, dict, int, Future[dict]]] = {}
         self.tokens: list[int] = []
         self.mark = 0
         self.remembered: object = None
@@ -226,7 +226,7 @@ class Play:
         if self.expected(actor, step) == "skip":
             return
         request = self.request(actor, step[actor], step.get("as", "main"))
-        request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step} | self.side(step)
+        request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step} | self.about(step)
         request |= {"lock": "x" * 1025 if step["lock"] == "long" else step["lock"]} if "lock" in step else {}
         request |= {key: step[key] for key in ("limit", "permits", "number", "async") if key in step}
         request |= {"token": self.key + step["with_token"]} if "with_token" in step else {}
@@ -239,8 +239,8 @@ class Play:
             self.mark = len(self.tap.lines)
             for number in range(step.get("count", 1)):
                 suffix = str(number) if "count" in step else ""
-                asked = driver.ask(**(request | {"as": request["as"] + suffix}))
-                self.background[step["background"] + suffix] = (actor, request["as"] + suffix, *asked)
+                own = request | {"as": request["as"] + suffix}
+                self.background[step["background"] + suffix] = (actor, own, *driver.ask(**own))
             return
         if "times" in step:
             names = [f"{request['lock']}:{number}" for number in range(step["times"])]
@@ -263,9 +263,22 @@ class Play:
             request["counter"] = self.row.kinds[actor].name
         return request
 
-    def side(self, step: dict) -> dict:
-        """The side of a read-write lock that a step is about; `{name}`: the row's name says it."""
-        return {"side": step["side"].replace("{name}", str(self.row.name))} if "side" in step else {}
+    def about(self, step: dict) -> dict:
+        """The lock that a step is about, if not the row's: a side of it (`{name}`: the row's name says it), a single lock
+        beside it, or the multi lock of several."""
+        if "side" in step:
+            return {"side": step["side"].replace("{name}", str(self.row.name))}
+        if "of" not in step:
+            return {}
+        multi = {"multi": True} if isinstance(step["of"], list) else {}
+        return {"lock": ",".join(self.keys(step))} | multi
+
+    def keys(self, *steps: dict) -> list[str]:
+        """The keys that steps are `of`; if none, the row's."""
+        found = [
+            step["of"] if isinstance(step["of"], list) else [step["of"]] for step in steps if "of" in step
+        ]
+        return [f"{self.key}:{part}" for part in dict.fromkeys(itertools.chain(*found))] or [self.key]
 
     def expected(self, actor: str, step: dict) -> str:
         """The status; where others answer otherwise than redlatch, the step says so by their name, with the version or
@@ -340,14 +353,16 @@ class Play:
                 f"not served: {list(waiting)}",
             )
             for name in done:
-                actor, thread, _, future = waiting.pop(name)
+                actor, request, _, future = waiting.pop(name)
                 reply = future.result()
                 self.check(reply["status"] == "ok", f"{name}: {reply}")
                 if "token" in step:
                     self.judge_token(step["token"], reply["token"])
-                if step.get("side") != "read" and not self.counts_permits:  # those are inside together
+                together = request.get("side") == "read" or self.counts_permits
+                if not together and "multi" not in request:
                     owners.append(self.holder()["owner"])
-                reply = self.call(actor, "release", thread, **self.side(step))
+                same = {key: request[key] for key in ("lock", "side", "multi") if key in request}
+                reply = self.call(actor, "release", request["as"], **same)
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
             served += done
             time.sleep(0.01)
@@ -387,22 +402,23 @@ class Play:
     def holder(self) -> Any:
         """The holder of the lock, as it lies in Redis."""
         if self.row.kinds["a"].hash:
-            for owner, count in self.counts().items():
+            for owner, count in self.counts(self.key).items():
                 return {"owner": owner, "count": int(count)}
             return "a holder"
         value = self.redis("GET", self.key)
         return {"owner": value, "count": 1} if value else "a holder"
 
-    def counts(self) -> dict[str, str]:
+    def counts(self, key: str) -> dict[str, str]:
         """The owners in a hash and their counts; beside them a read-write lock has a field for its mode."""
-        fields = self.redis("HGETALL", self.key)
+        fields = self.redis("HGETALL", key)
         return {name: count for name, count in zip(fields[::2], fields[1::2], strict=True) if name != "mode"}
 
     def do_levels(self, step: dict) -> None:
         """One owner has the lock so many times, as far as Redis shows it: a string does not."""
         if self.row.kinds["a"].hash:
-            value = list(self.counts().values())
-            self.check(value == [str(step["levels"])], f"Redis answers {value!r}")
+            for key in self.keys(step):
+                value = list(self.counts(key).values())
+                self.check(value == [str(step["levels"])], f"Redis answers {value!r}")
         else:
             value = self.redis("TYPE", self.key)
             self.check(value == "string", f"Redis answers {value!r}")
@@ -435,10 +451,9 @@ class Play:
 
     def do_gone_ms(self, step: dict) -> None:
         """The key is gone in so long, by itself."""
-        end = time.monotonic() + (step["gone_ms"] + SLACK_MS) / 1000
-        while self.redis("EXISTS", self.key) and time.monotonic() < end:
-            time.sleep(0.05)
-        self.check(self.redis("EXISTS", self.key) == 0, "the key is still there")
+        for key in self.keys(step):
+            gone = lambda key=key: self.redis("EXISTS", key) == 0  # noqa: E731
+            self.eventually(gone, f"{key} is still there", (step["gone_ms"] + SLACK_MS) / 1000)
 
     def do_lease_for(self, step: dict) -> None:
         """The lock has the lease that an adaptive lock gives when so many seconds are asked for."""
@@ -571,7 +586,7 @@ class Play:
         raise Failed(f"{actor} {thread} never got in")
 
     def call(self, actor: str, op: str, thread: str, **more: object) -> dict:
-        return self.drivers[actor].ask(**self.request(actor, op, thread), **more)[1].result(PATIENCE)
+        return self.drivers[actor].ask(**(self.request(actor, op, thread) | more))[1].result(PATIENCE)
 
     def do_pause_ms(self, step: dict) -> None:
         time.sleep(step["pause_ms"] / 1000)
@@ -597,8 +612,9 @@ class Play:
                 raise Failed(f"PTTL is {now}, and nothing renews")
             time.sleep(0.02)
 
-    def subscribers(self) -> int:
-        channels = {self.channel(kind) for kind in self.row.kinds.values()}
+    def subscribers(self, *steps: dict) -> int:
+        """How many connections listen for the release of what steps are `of`."""
+        channels = {self.channel(kind, key) for kind in self.row.kinds.values() for key in self.keys(*steps)}
         if self.fair:
             channels.update(self.ground.channels(f"{self.channel(KINDS['fair'])}:"))
         return sum(self.ground.subscribers(channel) for channel in channels)
@@ -642,14 +658,14 @@ class Play:
             reply = self.call(step["from"], "release", step.get("as", "main"))
             self.check(reply["status"] == "ok", f"release: {reply}")
         for number, name in enumerate(names):
-            actor, thread, _, _ = self.background[name]
+            actor, request, _, _ = self.background[name]
             self.do_finish({"finish": name, "within_ms": step["within_ms"]})
             # An owner may have got another name in its place.
-            owner, waiting = next(iter(self.counts()), ""), self.queue()
+            owner, waiting = next(iter(self.counts(self.key)), ""), self.queue()
             found = [client_of(each) for each in (owner, *waiting)]
             wanted = [client_of(each) for each in places[number:]]
             self.check(found == wanted, f"{owner} has the lock, {waiting} wait; {places} waited")
-            reply = self.call(actor, "release", thread)
+            reply = self.call(actor, "release", request["as"])
             self.check(reply["status"] == "ok", f"release of {name}: {reply}")
 
     def do_hand_over(self, step: dict) -> None:
@@ -742,15 +758,16 @@ class Play:
             self.do_settled_ms({"settled_ms": 300})
             return None
         if wanted and any(not self.row.sides[actor].ours for actor, *_ in self.background.values()):
-            asked = lambda: self.tap.about(self.key, self.mark)  # noqa: E731
+            asked = lambda: any(self.tap.about(key, self.mark) for key in self.keys(step))  # noqa: E731
             self.eventually(asked, "nobody asks for the lock")
             if self.row.kinds["a"].name == "read-write":
                 # A writer's message wakes only those threads of Redisson that sleep already; one that comes to it between
                 # its last try and its sleep is lost to it.
                 self.do_settled_ms({"settled_ms": 400})
             return None
-        enough = (lambda: self.subscribers() >= wanted) if wanted else (lambda: self.subscribers() == 0)
-        self.eventually(enough, f"{self.subscribers()} connections wait")
+        listen = lambda: self.subscribers(step)  # noqa: E731
+        enough = (lambda: listen() >= wanted) if wanted else (lambda: listen() == 0)
+        self.eventually(enough, f"{listen()} connections wait")
 
     def do_mark(self, step: dict) -> None:
         self.tap.catch_up()
@@ -766,10 +783,11 @@ class Play:
         self.check(len(sent) <= step["at_most"] + looks, f"{len(sent)} commands: {sent}")
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
 
-    def channel(self, kind: LockKind) -> str:
+    def channel(self, kind: LockKind, key: str = "") -> str:
+        key = key or self.key
         # The channel of a latch has braces around any name.
-        bare = "{" in self.key and kind.name != "latch"
-        return f"{kind.channel}{self.key if bare else '{' + self.key + '}'}"
+        bare = "{" in key and kind.name != "latch"
+        return f"{kind.channel}{key if bare else '{' + key + '}'}"
 
     def do_listen(self, step: dict) -> None:
         """The runner itself subscribes to the channel of `a`."""
@@ -800,10 +818,12 @@ class Play:
         if self.counts_permits:
             self.eventually(lambda: self.redis("EXISTS", self.taken) == 0, "a permit is still taken")
             self.redis("DEL", self.key)
-        self.eventually(lambda: self.redis("EXISTS", self.key) == 0, "the key is still there")
+        steps = self.scenario["steps"]
+        for key in self.keys(*steps):
+            self.eventually(lambda key=key: self.redis("EXISTS", key) == 0, f"{key} is still there")
         # Redisson goes on listening where a short wait ends while it subscribes.
         if self.ours_alone or not self.scenario.get("short_waits"):
-            self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+            self.eventually(lambda: self.subscribers(*steps) == 0, "somebody still listens")
         if self.fair:
             queue = [self.queue_key(what) for what in ("queue", "timeout")]
             self.eventually(

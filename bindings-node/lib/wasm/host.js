@@ -713,7 +713,7 @@ function backendOf(module, platform) {
 
     steal(name) {
       this.#instance.given.text(name)
-      return this.#border.ask(this.#instance, 'redlatch_steal', this.#id)
+      return this.#border.ask(this.#instance, 'redlatch_steal', this.id)
     }
 
     reenter(hold, names, values) {

@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <sys/wait.h>
 
-enum { CLIENTS = 4096, LOCKS = 16384 };
+enum { CLIENTS = 4096, LOCKS = 16384, PARTS = 8 };
 
 /* ---- lines ---- */
 
@@ -135,7 +135,28 @@ static bool is_semaphore(const struct request *request)
     return field(request, "limit") != NULL;
 }
 
-/* The lock itself, or one side of the read-write lock of that name, or the semaphore. */
+/* The names are separated by commas. */
+static redlatch_status make_multi_lock(redlatch_client *client, const char *names, redlatch_lock **made)
+{
+    redlatch_lock *locks[PARTS];
+    redlatch_status status = REDLATCH_OK;
+    char *copy = strdup(names), *rest = copy, *name;
+    size_t count = 0, i;
+    if (copy == NULL)
+        abort();
+    while (status == REDLATCH_OK && count < PARTS && (name = strsep(&rest, ",")) != NULL) {
+        status = redlatch_lock_new(client, name, NULL, &locks[count]);
+        count += status == REDLATCH_OK;
+    }
+    if (status == REDLATCH_OK)
+        status = redlatch_multi_lock_new(client, locks, count, made);
+    for (i = 0; i < count; i++)
+        redlatch_lock_free(locks[i]);
+    free(copy);
+    return status;
+}
+
+/* The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock. */
 static redlatch_status make_lock(redlatch_client *client, const struct request *request, redlatch_lock **made)
 {
     const char *lock = field(request, "lock"), *side = field(request, "side");
@@ -143,6 +164,8 @@ static redlatch_status make_lock(redlatch_client *client, const struct request *
     redlatch_status status;
     if (is_semaphore(request))
         return redlatch_semaphore_new(client, lock, (uint32_t)number(request, "limit", 0), NULL, made);
+    if (field(request, "multi") != NULL)
+        return make_multi_lock(client, lock, made);
     if (side == NULL)
         return redlatch_lock_new(client, lock, NULL, made);
     status = redlatch_rw_lock_new(client, lock, NULL, &read, &write);

@@ -50,7 +50,9 @@ def client_options(request: Job) -> dict[str, Any]:
 
 
 def lock_of(client: Any, request: Job, **options: Any) -> Any:
-    """The lock itself, or one side of the read-write lock of that name."""
+    """The lock itself, or one side of the read-write lock of that name, or the multi lock."""
+    if "multi" in request:
+        return client.multi_lock(request["lock"].split(","), **options)
     if "side" not in request:
         return client.lock(request["lock"], **options)
     return getattr(client.rw_lock(request["lock"], **options), request["side"])

@@ -11,6 +11,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
@@ -57,11 +58,11 @@ public final class Driver {
             reply = run(request);
         } catch (InterruptedException e) {
             reply = status("cancelled");
-        } catch (IllegalMonitorStateException e) {
-            reply = status("not_owner");
         } catch (Throwable e) {
+            // The cause is named in the text: old multi locks wrap it.
             String text = String.valueOf(e);
-            reply = status(text.contains("WRONGTYPE") ? "foreign_kind" : "error");
+            boolean notOwner = text.contains("IllegalMonitorStateException");
+            reply = status(notOwner ? "not_owner" : text.contains("WRONGTYPE") ? "foreign_kind" : "error");
             reply.put("text", text);
         }
         RUNNING.remove(request.get("id"));
@@ -134,9 +135,12 @@ public final class Driver {
         }
     }
 
-    /** The lock itself, or one side of the read-write lock of that name. */
+    /** The lock itself, or one side of the read-write lock of that name, or the multi lock. */
     private static RLock lockOf(RedissonClient client, Map<String, String> request) {
         String name = request.get("lock");
+        if (request.containsKey("multi")) {
+            return client.getMultiLock(Stream.of(name.split(",")).map(client::getLock).toArray(RLock[]::new));
+        }
         String side = request.get("side");
         if (side == null) {
             return isFair(request) ? client.getFairLock(name) : client.getLock(name);

@@ -164,11 +164,14 @@ fn semaphore_of(client: &Client, request: &Value) -> Result<Semaphore, Error> {
     client.semaphore(text(request, "lock"), count(request, "limit"))
 }
 
-/// The lock itself, or one side of the read-write lock of that name, or the semaphore.
+/// The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock.
 fn lock_of(client: &Client, request: &Value) -> Result<Lock, Error> {
     let name = text(request, "lock");
     if !request["limit"].is_null() {
         return Ok(semaphore_of(client, request)?.as_lock().clone());
+    }
+    if request["multi"].as_bool() == Some(true) {
+        return client.multi_lock(name.split(','));
     }
     match text(request, "side") {
         "" => client.lock(name),
