@@ -116,7 +116,7 @@ def queued(running: dict[str, subprocess.Popen[str]], workers: int) -> Iterator[
 
 
 def first_line(process: subprocess.Popen[str], end: float) -> str:
-    """What the program prints until its line ends, it ends itself, or the time is over."""
+    """The first line of the program; less, if the program or the time is over before."""
     line = b""
     if process.stdout is not None:
         # readline() has no limit.
