@@ -9,6 +9,7 @@ anything was oversold under the lock, or a program failed or sold nothing.
 import argparse
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -87,9 +88,8 @@ def started(
         yield running
     finally:
         for process in running.values():
-            if process.poll() is None:
+            with process:  # closes its pipes and waits; what it started may keep them open
                 process.kill()
-            process.communicate()
 
 
 def orders(shop: Path) -> Counter[str]:
@@ -115,6 +115,19 @@ def queued(running: dict[str, subprocess.Popen[str]], workers: int) -> Iterator[
                 time.sleep(0.01)
 
 
+def first_line(process: subprocess.Popen[str], end: float) -> str:
+    """The first line of the program; less, if the program or the time is over before."""
+    line = b""
+    if process.stdout is not None:
+        # readline() has no limit.
+        while select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+            read = os.read(process.stdout.fileno(), 64)
+            line += read
+            if not read or line.endswith(b"\n"):
+                break
+    return line.decode()
+
+
 def sale(commands: dict[str, list[str]], workers: int, *flags: str) -> Counter[str]:
     """One sale; returns who sold how many."""
     with tempfile.TemporaryDirectory(prefix="flash-sale-") as folder:
@@ -122,9 +135,12 @@ def sale(commands: dict[str, list[str]], workers: int, *flags: str) -> Counter[s
         (shop / "stock").write_text(f"{STOCK:04}")
         (shop / "orders").touch()
         with started(commands, [folder, str(workers), *flags]) as running:
+            end = time.monotonic() + PATIENCE
             for name, process in running.items():
-                if process.stdout is None or process.stdout.readline() != "ready\n":
-                    raise SystemExit(f"the {name} program did not get ready")
+                if (line := first_line(process, end)) != "ready\n":
+                    raise SystemExit(
+                        f"the {name} program did not get ready within {PATIENCE:.0f} s: it printed {line!r}"
+                    )
             with contextlib.nullcontext() if flags else queued(running, workers):
                 for process in running.values():
                     if process.stdin is not None:

@@ -46,27 +46,28 @@ before(async () => {
 
 after(remove)
 
-function next(...args) {
-  const child = spawn(process.execPath, [NEXT, ...args], { cwd: HERE, env, stdio: ['ignore', 'pipe', 'pipe'] })
+function next(signal, ...args) {
+  const child = spawn(process.execPath, [NEXT, ...args], { cwd: HERE, env, signal, stdio: ['ignore', 'pipe', 'pipe'] })
   const said = []
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => said.push(text))
   return { child, said, lines: createInterface({ input: child.stdout }), ended: once(child, 'exit') }
 }
 
-async function build(bundler) {
-  const { said, ended } = next('build', bundler)
+async function build(signal, bundler) {
+  const { said, ended } = next(signal, 'build', bundler)
   const [code] = await ended
   assert.equal(code, 0, said.join(''))
 }
 
-async function withApp(work) {
-  const { child, said, lines, ended } = next('start', '--hostname', '127.0.0.1', '--port', '0')
+async function withApp(signal, work) {
+  const { child, said, lines, ended } = next(signal, 'start', '--hostname', '127.0.0.1', '--port', '0')
   const stopped = ended.then(([code]) => assert.fail(`next start ended with ${code}: ${said.join('')}`))
   const address = (async () => {
     for await (const line of lines) {
       const found = /http:\/\/127\.0\.0\.1:\d+/.exec(line)
       if (found) return found[0]
     }
+    assert.fail(`next start told no address: ${said.join('')}`)
   })()
   try {
     await work(await Promise.race([address, stopped]))
@@ -77,12 +78,15 @@ async function withApp(work) {
   }
 }
 
+// In ms. A build takes a minute on a busy machine. Its signal stops programs that run at the limit.
+const timeout = 300_000
+
 const { Client } = createRequire(join(PACKAGE, 'package.json'))('./index.js')
 
 for (const bundler of ['--turbopack', '--webpack']) {
-  test(`a route handler built with ${bundler} takes locks`, async () => {
-    await build(bundler)
-    await withApp(async (address) => {
+  test(`a route handler built with ${bundler} takes locks`, { timeout }, async ({ signal }) => {
+    await build(signal, bundler)
+    await withApp(signal, async (address) => {
       const post = (id) => fetch(`${address}/orders`, { method: 'POST', body: JSON.stringify({ id }) })
       const shipped = await post(7)
       assert.deepEqual([shipped.status, await shipped.json()], [200, { shipped: 7 }])

@@ -447,6 +447,27 @@ fn a_full_server_takes_releases_and_the_downgrade() {
     assert_eq!(live.keys(), 0);
 }
 
+/// The server tracks a key that is read, also one that is gone, until it changes.
+#[test]
+fn the_release_of_a_lost_reader_leaves_nothing_for_the_server_to_track() {
+    let Tracked { mut live, .. } = Tracked::new();
+    let mut lost = |owner| {
+        live.run(&reader(&acquire(1), owner));
+        live.run_as(V, &of_kind(&force(), Kind::Read));
+        let reply = live.run(&reader(&release(0), owner));
+        assert_eq!(reply, Reply::Gone(LostReason::Deleted));
+        let stats: String = live.cmd("INFO stats", &[]);
+        stats
+            .lines()
+            .find_map(|line| line.strip_prefix("tracking_total_keys:")?.parse().ok())
+            .unwrap()
+    };
+    let first: u64 = lost(1);
+    for owner in 2..10 {
+        assert_eq!(lost(owner), first);
+    }
+}
+
 #[test]
 fn the_documented_commands_are_enough_for_both_sides() {
     let mut live = Live::as_user(&format!(

@@ -176,7 +176,8 @@ impl Engine {
     }
 
     /// The outcome of a theft. It has one copy: a second one could rob the next holder. Without an
-    /// answer, the owner that may have the lock now is released.
+    /// answer, the owner that may have the lock now is released. A theft without an answer, or one
+    /// that the server stopped halfway, may have robbed this client: its holds are looked at.
     fn stole(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome, was_stale: bool) {
         let Some(thief) = self.names.waiters.get_mut(&id) else {
             return;
@@ -187,7 +188,12 @@ impl Engine {
             outcome,
             CallOutcome::Answered(Reply::Acquired { .. } | Reply::NotReplicated { .. })
         );
-        let unsure = matches!(outcome, CallOutcome::Unanswered);
+        let untouched = matches!(
+            outcome,
+            CallOutcome::NotSent
+                | CallOutcome::Refused { passing: true, .. }
+                | CallOutcome::Answered(Reply::Stale | Reply::Foreign(_))
+        );
         match outcome {
             CallOutcome::Unanswered => self.unanswered_try(id, sent),
             outcome if answered => self.end_try(id, outcome),
@@ -209,7 +215,7 @@ impl Engine {
         }
         if robbed {
             self.lose_all(&name, LostReason::Stolen, Some(owner));
-        } else if unsure {
+        } else if !untouched {
             self.verify(&name);
         }
     }

@@ -117,6 +117,47 @@ fn a_theft_without_an_answer_is_given_back_and_not_repeated() {
     assert!(rig.all_sent().iter().any(|sent| sent.release().0 == owner));
 }
 
+/// No time passes: a third of the lease is too late for a victim whose lock is gone already.
+#[test]
+fn a_theft_that_the_server_stops_halfway_makes_this_client_look_at_once() {
+    for kind in [ErrorKind::Auth, ErrorKind::Internal] {
+        let mut rig = Rig::new();
+        let victim = rig.has(WRITE);
+        let theft = rig.wants(THEFT);
+        let sent = rig.sent();
+        rig.outcome(&sent, refused(kind, false));
+        assert_eq!(rig.failed(theft), kind);
+        let all = rig.all_sent();
+        let look = all
+            .iter()
+            .find(|sent| matches!(sent.op, Op::Renew { .. }))
+            .expect("a look");
+        assert_eq!(look.question().0, victim.owner());
+        let gone = vec![RenewReply::Gone(LostReason::Deleted)];
+        rig.reply(look, Reply::Renewed(gone));
+        assert_eq!(rig.lost, [(victim.owner(), LostReason::Deleted)]);
+    }
+}
+
+#[test]
+fn a_theft_that_did_nothing_looks_at_nothing() {
+    let nothing_done = [
+        CallOutcome::NotSent,
+        CallOutcome::Answered(Reply::Foreign("lock".into())),
+        refused(ErrorKind::Unavailable, true),
+    ];
+    for outcome in nothing_done {
+        let mut rig = Rig::new();
+        let victim = rig.has(WRITE);
+        let theft = rig.wants(THEFT);
+        let sent = rig.sent();
+        rig.outcome(&sent, outcome);
+        rig.failed(theft);
+        rig.nothing_sent();
+        assert!(rig.is_held(&victim));
+    }
+}
+
 #[test]
 fn a_cancelled_theft_that_succeeds_is_given_back_and_told() {
     let mut rig = Rig::new();

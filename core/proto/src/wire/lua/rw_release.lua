@@ -4,11 +4,10 @@
 -- ARGV   owner, channel, publish verbs, what time-out keys begin with
 -- reply  RELEASED + number of those who heard it | 0 GONE why
 local lock, owner, prefix = KEYS[1], ARGV[1], ARGV[4]
---# read
-local own = redis.call('PTTL', KEYS[2])
---# all
 local freed = redis.pcall('HDEL', lock, owner)
 --# read
+-- The server would track a key that is read when it is gone, and never forget it.
+local own = freed == 1 and redis.call('PTTL', KEYS[2])
 redis.call('DEL', KEYS[2])
 --# all
 if freed ~= 1 then
