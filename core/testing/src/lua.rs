@@ -452,3 +452,70 @@ unsafe extern "C-unwind" fn sha1_of(state: *mut State) -> c_int {
     }
     1
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::hub::Clock;
+
+    fn interpreter(stops: bool) -> Lua {
+        let hub = Rc::new(RefCell::new(Hub::new(Clock::new())));
+        Lua::new(hub, Arc::new(AtomicBool::new(stops)))
+    }
+
+    fn run(lua: &Lua, text: &str) -> Answer {
+        lua.call(&lua.load(text.as_bytes())?, &[], &[])
+    }
+
+    const ENDLESS: [&str; 4] = [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function again() pcall(again) return again() end again()",
+        "while true do coroutine.wrap(function() while true do end end)() end",
+    ];
+
+    #[test]
+    fn an_endless_script_ends_when_the_server_stops() {
+        let lua = interpreter(true);
+        for script in ENDLESS {
+            let since = Instant::now();
+            run(&lua, script).unwrap_err();
+            assert!(since.elapsed() < LONGEST, "{script}");
+        }
+    }
+
+    #[test]
+    fn an_endless_script_ends_after_a_while() {
+        let lua = interpreter(false);
+        let refused = run(&lua, ENDLESS[1]).unwrap_err();
+        assert!(refused.starts_with("ERR the script has run"), "{refused}");
+        assert_eq!(run(&lua, "return 1"), Ok(Reply::Int(1)));
+    }
+
+    #[test]
+    fn a_compiled_script_is_refused() {
+        let lua = interpreter(false);
+        let refused = lua.load(b"\x1bLua").unwrap_err();
+        assert!(refused.contains("compiled Lua is refused"), "{refused}");
+        let script = r"
+            local compiled, why = loadstring('\27Lua')
+            return {tostring(compiled), why, type(string.dump), loadstring('return 7')()}";
+        let words = ["nil", "compiled Lua is refused", "nil"].map(Reply::bulk);
+        let wanted = [&words[..], &[Reply::Int(7)]].concat();
+        assert_eq!(run(&lua, script), Ok(Reply::Array(wanted)));
+    }
+
+    #[test]
+    fn a_panic_of_a_command_is_an_error_of_the_script() {
+        let lua = interpreter(false);
+        let hub = lua._hub.clone();
+        let borrowed = hub.borrow_mut();
+        // A second borrow panics.
+        let refused = run(&lua, "return redis.call('PING')").unwrap_err();
+        assert!(refused.contains("has panicked"), "{refused}");
+        drop(borrowed);
+        let fine = Ok(Reply::Status("PONG".into()));
+        assert_eq!(run(&lua, "return redis.call('PING')"), fine);
+    }
+}
