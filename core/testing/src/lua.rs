@@ -98,7 +98,7 @@ struct Limit {
 }
 
 thread_local! {
-    /// That of the script which runs: a hook of Lua gets no data.
+    /// The limit of the script that runs: a hook of Lua gets no data.
     static LIMIT: Cell<Option<Limit>> = const { Cell::new(None) };
 }
 

@@ -128,7 +128,7 @@ pub(crate) fn shown(number: f64) -> String {
     format!("{number}")
 }
 
-/// What has arrived and is not a command yet.
+/// The bytes that have arrived and are no command yet.
 #[derive(Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,

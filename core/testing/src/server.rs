@@ -61,7 +61,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin {}
 #[cfg(not(unix))]
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// What a connection is in the hub, until it ends; a panic of a command ends it too.
+/// The place of a connection in the hub, until the connection ends. A panic of a command ends it too.
 struct Member<'a> {
     server: &'a Server,
     id: ClientId,

@@ -1,4 +1,4 @@
-//! What clients see of a server that ends their connections, or while they wait.
+//! The server ends connections, and answers clients that wait.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -105,7 +105,7 @@ fn a_client_that_waits_for_replicas_hears_of_changes() {
     let server = MemoryServer::start().unwrap();
     let mut waits = Peer::of(&server);
     waits.say("HELLO 3\r\nCLIENT TRACKING ON\r\nGET k\r\nWAIT 1 0\r\n");
-    // What it has asked before is answered when the wait begins.
+    // Its earlier commands are answered when the wait begins.
     waits.until("_");
     server.empty();
     waits.until("invalidate");
