@@ -355,7 +355,7 @@ impl Multi {
         self.try_parts(cx, id);
     }
 
-    /// What the key of this acquisition has lost stands in its way, unless its lease has run out as
+    /// A hold that this key has lost stands in its way, unless its lease has run out as
     /// planned.
     fn lost_before(&mut self, cx: &mut Context, name: &Name, key: OwnerKey) -> Option<Error> {
         let cell = self.of_key(name, key)?.clone();
