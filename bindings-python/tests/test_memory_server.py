@@ -174,11 +174,15 @@ def test_fixtures_give_each_test_a_server_of_its_own(tmp_path: Path) -> None:
             assert redlatch_memory_client.lock("n").acquire()
             redlatch_memory_server.pause()
 
+        def test_stopped(redlatch_memory_client, redlatch_memory_server):
+            assert redlatch_memory_client.lock("n").acquire()
+            redlatch_memory_server.stop()
+
         def test_nothing_is_left_of_another_test(redlatch_memory_server):
             assert not redlatch.Client().lock("n").locked()
     """
     text = outcome(tmp_path, textwrap.dedent(tests), REDLATCH_SERVER_BIN="", PATH="")
-    assert "3 passed" in text, text
+    assert "4 passed" in text and "error" not in text, text
 
 
 def test_the_example_of_the_readme_passes(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::glob;
 use crate::keyspace::{Field, Key, Keyspace, Value};
-use crate::resp::{Reply, shown};
+use crate::resp::Reply;
 
 /// A reply, or the text of an error, which begins with its code.
 pub(crate) type Answer = Result<Reply, String>;
@@ -74,10 +74,10 @@ const COMMANDS: &[Command] = commands! {
     "UNLINK" -2 Writes del;
     "EXISTS" -2 ReadsAll exists;
     "TYPE" 2 Reads kind;
-    "TTL" 2 Reads |data, args| Ok(Reply::Int(data.left(arg(args, 0), |left| (left + 500) / 1000)));
+    "TTL" 2 Reads |data, args| Ok(Reply::Int(data.left(arg(args, 0), |left| left.saturating_add(500) / 1000)));
     "PTTL" 2 Reads |data, args| Ok(Reply::Int(data.left(arg(args, 0), |left| left)));
-    "EXPIRETIME" 2 Reads |data, args| { let now = data.now; Ok(Reply::Int(data.left(arg(args, 0), |left| (left + signed(now) + 500) / 1000))) };
-    "PEXPIRETIME" 2 Reads |data, args| { let now = data.now; Ok(Reply::Int(data.left(arg(args, 0), |left| left + signed(now)))) };
+    "EXPIRETIME" 2 Reads |data, args| { let now = data.now; Ok(Reply::Int(data.left(arg(args, 0), |left| left.saturating_add(signed(now)).saturating_add(500) / 1000))) };
+    "PEXPIRETIME" 2 Reads |data, args| { let now = data.now; Ok(Reply::Int(data.left(arg(args, 0), |left| left.saturating_add(signed(now))))) };
     "EXPIRE" -3 Writes |data, args| expire(data, args, "expire", 1000, true);
     "PEXPIRE" -3 Writes |data, args| expire(data, args, "pexpire", 1, true);
     "EXPIREAT" -3 Writes |data, args| expire(data, args, "expireat", 1000, false);
@@ -94,8 +94,8 @@ const COMMANDS: &[Command] = commands! {
     "HINCRBY" 4 Writes hincrby;
     "RPUSH" -3 Writes |data, args| push(data, args, VecDeque::push_back);
     "LPUSH" -3 Writes |data, args| push(data, args, VecDeque::push_front);
-    "LPOP" 2 Writes |data, args| pop(data, args, VecDeque::pop_front);
-    "RPOP" 2 Writes |data, args| pop(data, args, VecDeque::pop_back);
+    "LPOP" -2 Writes |data, args| pop(data, args, VecDeque::pop_front);
+    "RPOP" -2 Writes |data, args| pop(data, args, VecDeque::pop_back);
     "LLEN" 2 Reads |data, args| Ok(Reply::count(data.list(arg(args, 0))?.map_or(0, VecDeque::len)));
     "LINDEX" 3 Reads lindex;
     "LRANGE" 4 Reads lrange;
@@ -371,15 +371,22 @@ fn strlen(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
 fn set(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     let (key, value) = (arg(args, 0), arg(args, 1));
     let (mut fits, mut ends, mut stays, mut tells) = (true, None, false, false);
-    let there = data.get(key).is_some();
+    let (mut condition, there) = (None, data.get(key).is_some());
     let mut rest = args.iter().skip(2);
     while let Some(word) = rest.next() {
         match capitals(word).as_str() {
-            "NX" => fits &= !there,
-            "XX" => fits &= there,
-            "KEEPTTL" => stays = true,
+            name @ ("NX" | "XX") => {
+                fits = there == (name == "XX");
+                if condition
+                    .replace(name == "XX")
+                    .is_some_and(|before| before != (name == "XX"))
+                {
+                    return Err(SYNTAX.to_owned());
+                }
+            }
+            "KEEPTTL" if ends.is_none() => stays = true,
             "GET" => tells = true,
-            name @ ("PX" | "EX" | "PXAT" | "EXAT") => {
+            name @ ("PX" | "EX" | "PXAT" | "EXAT") if ends.is_none() && !stays => {
                 let number = integer(rest.next().ok_or(SYNTAX)?)?;
                 let unit = if name.starts_with('P') { 1 } else { 1000 };
                 let from = if name.ends_with("AT") {
@@ -521,12 +528,28 @@ fn pop(
     take: fn(&mut Elements) -> Option<Vec<u8>>,
 ) -> Answer {
     let key = arg(args, 0);
-    let mut list = data.list(key)?.cloned().unwrap_or_default();
-    let Some(element) = take(&mut list) else {
+    let count = match args.get(1..).unwrap_or_default() {
+        [] => None,
+        [count] => Some(
+            integer(count)
+                .ok()
+                .and_then(|count| usize::try_from(count).ok())
+                .ok_or("ERR value is out of range, must be positive")?,
+        ),
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    let Some(mut list) = data.list(key)?.cloned() else {
         return Ok(Reply::Nil);
     };
-    data.put(key, Value::List(list));
-    Ok(Reply::Bulk(element))
+    let elements = std::iter::from_fn(|| take(&mut list)).take(count.unwrap_or(1));
+    let mut elements: Vec<Reply> = elements.map(Reply::Bulk).collect();
+    if !elements.is_empty() {
+        data.put(key, Value::List(list));
+    }
+    Ok(match count {
+        None => elements.pop().unwrap_or(Reply::Nil),
+        Some(_) => Reply::Array(elements),
+    })
 }
 
 /// The place that an index means, negative from the end; it may be outside.
@@ -698,13 +721,16 @@ fn zcount(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     ))
 }
 
-/// RESP2 has member and score one behind the other, and a script too.
 fn members<'a>(found: impl Iterator<Item = &'a (f64, Vec<u8>)>, scores: bool) -> Reply {
-    let parts = found.flat_map(|(score, member)| {
-        let score = scores.then(|| Reply::bulk(shown(*score)));
-        [Some(Reply::bulk(member)), score].into_iter().flatten()
-    });
-    Reply::Array(parts.collect())
+    if scores {
+        Reply::Scores(
+            found
+                .map(|(score, member)| (member.clone(), *score))
+                .collect(),
+        )
+    } else {
+        Reply::Array(found.map(|(_, member)| Reply::bulk(member)).collect())
+    }
 }
 
 fn zrange(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {

@@ -124,6 +124,8 @@ pub(crate) struct Hub {
     caller: Caller,
     /// In ms; during a script it stands still.
     now: u64,
+    /// The microseconds beyond the ms.
+    micros: u64,
     /// An earlier end than before is next.
     pub(crate) sooner: Rc<Notify>,
     pub(crate) paused: bool,
@@ -144,6 +146,7 @@ impl Hub {
                 database: 0,
             },
             now: 0,
+            micros: 0,
             sooner: Rc::default(),
             paused: false,
             resumed: Rc::default(),
@@ -225,6 +228,11 @@ impl Hub {
             reply.write(&mut client.out, client.resp3);
             client.out.append(&mut client.later);
         }
+        self.rest();
+    }
+
+    /// No command runs any more, or it only waits: what others cause need not wait for its reply.
+    pub(crate) fn rest(&mut self) {
         self.caller.client = 0;
     }
 
@@ -255,12 +263,7 @@ impl Hub {
     }
 
     pub(crate) fn time(&self) -> Reply {
-        let now = self.clock.now();
-        // Seconds and ms are those of the command.
-        let (seconds, micros) = (
-            self.now / 1000,
-            self.now % 1000 * 1000 + u64::from(now.subsec_micros() % 1000),
-        );
+        let (seconds, micros) = (self.now / 1000, self.now % 1000 * 1000 + self.micros);
         Reply::Array(vec![
             Reply::bulk(seconds.to_string()),
             Reply::bulk(micros.to_string()),
@@ -327,7 +330,9 @@ impl Hub {
 
     /// Removes the keys that have run out, and reports them.
     pub(crate) fn expire(&mut self) {
-        self.now = u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX);
+        let now = self.clock.now();
+        self.now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        self.micros = u64::from(now.subsec_micros() % 1000);
         while let Some(key) = self.keyspace.take_ended(self.now) {
             self.invalidate(&key, None);
         }

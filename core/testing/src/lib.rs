@@ -19,7 +19,8 @@ mod session;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ use crate::server::{Control, Listeners};
 pub struct MemoryServer {
     url: String,
     clock: Clock,
+    /// Ends a script that runs without end.
+    stops: Arc<AtomicBool>,
     controls: Option<UnboundedSender<Control>>,
     thread: Option<JoinHandle<io::Result<()>>>,
     /// A forked child has no thread of the server.
@@ -74,11 +77,13 @@ impl MemoryServer {
         let url = format!("redis://{}", listeners.tcp.local_addr()?);
         let clock = Clock::new();
         let (controls, received) = unbounded_channel();
-        let its_clock = clock.clone();
-        let thread = server::spawn(move || server::serve(listeners, its_clock, received))?;
+        let stops = Arc::new(AtomicBool::new(false));
+        let (its_clock, told) = (clock.clone(), stops.clone());
+        let thread = server::spawn(move || server::serve(listeners, its_clock, told, received))?;
         Ok(MemoryServer {
             url,
             clock,
+            stops,
             controls: Some(controls),
             thread: Some(thread),
             process: std::process::id(),
@@ -150,12 +155,15 @@ impl MemoryServer {
 
 impl Drop for MemoryServer {
     fn drop(&mut self) {
-        self.controls = None;
-        if let Some(thread) = self
-            .thread
-            .take()
-            .filter(|_| self.process == std::process::id())
-        {
+        let (controls, thread) = (self.controls.take(), self.thread.take());
+        if self.process != std::process::id() {
+            // Not even to let go of a thread is allowed where that is not.
+            std::mem::forget((controls, thread));
+            return;
+        }
+        self.stops.store(true, Ordering::Relaxed);
+        drop(controls);
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }

@@ -5,10 +5,14 @@
 //! calls a function that raises one, but when memory ends; the script itself runs in `pcall`.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::commands::{Answer, unknown};
 use crate::hub::Hub;
@@ -24,11 +28,17 @@ struct State {
 }
 
 type Function = unsafe extern "C-unwind" fn(*mut State) -> c_int;
+type Hook = unsafe extern "C-unwind" fn(*mut State, *mut c_void);
 
 const REGISTRY: c_int = -10000;
 const GLOBALS: c_int = -10002;
 /// The first value that a function has kept.
 const KEPT: c_int = GLOBALS - 1;
+/// A hook is called after so many instructions.
+const BY_COUNT: c_int = 1 << 3;
+const INSTRUCTIONS: c_int = 10_000;
+/// Texts that begin with it are compiled already, and Lua does not check them.
+const COMPILED: u8 = 0x1b;
 const NIL: c_int = 0;
 const BOOLEAN: c_int = 1;
 const NUMBER: c_int = 3;
@@ -49,6 +59,8 @@ unsafe extern "C-unwind" {
         name: *const c_char,
     ) -> c_int;
     fn lua_pcall(state: *mut State, args: c_int, results: c_int, handler: c_int) -> c_int;
+    fn lua_sethook(state: *mut State, hook: Option<Hook>, mask: c_int, count: c_int) -> c_int;
+    fn lua_error(state: *mut State) -> c_int;
     fn luaL_ref(state: *mut State, table: c_int) -> c_int;
     fn luaL_unref(state: *mut State, table: c_int, number: c_int);
     fn luaL_where(state: *mut State, level: c_int);
@@ -75,6 +87,33 @@ unsafe extern "C-unwind" {
 /// The globals of a script, and how its error becomes a reply.
 const PRELUDE: &str = include_str!("prelude.lua");
 
+/// A script of a lock takes less than a ms. One that takes so long never ends by itself.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// When a script has to end.
+struct Limit {
+    /// The server stops.
+    stops: Arc<AtomicBool>,
+    until: Instant,
+}
+
+thread_local! {
+    /// The limit of the script that runs: a hook of Lua gets no data.
+    static LIMIT: Cell<Option<Limit>> = const { Cell::new(None) };
+}
+
+/// Whether the script that runs has to end.
+fn is_over() -> bool {
+    LIMIT.with(|place| {
+        let limit = place.take();
+        let over = limit.as_ref().is_some_and(|limit| {
+            limit.stops.load(Ordering::Relaxed) || Instant::now() > limit.until
+        });
+        place.set(limit);
+        over
+    })
+}
+
 /// The interpreter, with the scripts that it knows.
 pub(crate) struct Lua {
     state: *mut State,
@@ -82,12 +121,15 @@ pub(crate) struct Lua {
     scripts: RefCell<BTreeMap<String, c_int>>,
     /// The function of the prelude that runs a script.
     runner: c_int,
+    /// The server stops.
+    stops: Arc<AtomicBool>,
     /// Lua has its address.
     _hub: Rc<RefCell<Hub>>,
 }
 
 impl Lua {
-    pub(crate) fn new(hub: Rc<RefCell<Hub>>) -> Lua {
+    /// A script that runs when `stops` becomes true ends.
+    pub(crate) fn new(hub: Rc<RefCell<Hub>>, stops: Arc<AtomicBool>) -> Lua {
         let place: *const RefCell<Hub> = Rc::as_ptr(&hub);
         // SAFETY: the state is new and only ours. The hub lives longer than the state: both are fields of
         // `Lua`, which closes the state when it is dropped.
@@ -111,6 +153,7 @@ impl Lua {
             state,
             scripts: RefCell::default(),
             runner,
+            stops,
             _hub: hub,
         }
     }
@@ -149,6 +192,10 @@ impl Lua {
     pub(crate) fn call(&self, sha1: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Answer {
         let script = self.scripts.borrow().get(sha1).copied();
         let script = script.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
+        LIMIT.set(Some(Limit {
+            stops: self.stops.clone(),
+            until: Instant::now() + LONGEST,
+        }));
         // SAFETY: as in `load`. The callback borrows the hub, which nobody has borrowed now.
         let reply = unsafe {
             let state = self.state;
@@ -157,11 +204,20 @@ impl Lua {
             push_text(state, sha1.as_bytes());
             push_list(state, keys);
             push_list(state, args);
-            lua_pcall(state, 4, 1, 0);
-            let reply = read(state, -1, 0);
+            lua_sethook(state, Some(end_script), BY_COUNT, INSTRUCTIONS);
+            let failed = lua_pcall(state, 4, 1, 0) != 0;
+            lua_sethook(state, None, 0, 0);
+            let reply = if failed {
+                // The runner catches all but its own end.
+                let why = read_text(state, -1);
+                Reply::Error(String::from_utf8_lossy(&why).into_owned())
+            } else {
+                read(state, -1, 0)
+            };
             lua_settop(state, 0);
             reply
         };
+        LIMIT.set(None);
         match reply {
             Reply::Error(text) => Err(text),
             reply => Ok(reply),
@@ -178,6 +234,16 @@ impl Drop for Lua {
 
 /// Puts a compiled text on the stack, or why it cannot be compiled.
 unsafe fn load(state: *mut State, text: &[u8], name: &CStr) -> bool {
+    if text.first() == Some(&COMPILED) {
+        // SAFETY: Lua copies it.
+        unsafe {
+            push_text(
+                state,
+                b"user_script: compiled Lua is refused: send its source",
+            )
+        };
+        return false;
+    }
     // SAFETY: the buffer is only read during the call.
     unsafe { luaL_loadbuffer(state, text.as_ptr().cast(), text.len(), name.as_ptr()) == 0 }
 }
@@ -297,7 +363,28 @@ unsafe fn push(state: *mut State, reply: &Reply) {
             Reply::Array(parts) | Reply::Push(parts) | Reply::Several(parts) => {
                 list(&mut parts.iter())
             }
+            Reply::Scores(members) => {
+                let words = members
+                    .iter()
+                    .flat_map(|(member, score)| [Reply::bulk(member), Reply::bulk(shown(*score))]);
+                list(&mut words.collect::<Vec<_>>().iter());
+            }
             Reply::Map(pairs) => list(&mut pairs.iter().flat_map(|(key, value)| [key, value])),
+        }
+    }
+}
+
+/// Ends a script that has to end. From then on each of its instructions fails, so no `pcall` keeps it.
+unsafe extern "C-unwind" fn end_script(state: *mut State, _: *mut c_void) {
+    if is_over() {
+        // SAFETY: nothing here has to be dropped when Lua leaves by `longjmp`.
+        unsafe {
+            lua_sethook(state, Some(end_script), BY_COUNT, 1);
+            push_text(
+                state,
+                b"ERR the script has run for 5 s, and the in-memory server of redlatch ends it: does its loop end?",
+            );
+            lua_error(state);
         }
     }
 }
@@ -307,7 +394,11 @@ unsafe extern "C-unwind" fn call_command(state: *mut State) -> c_int {
     // SAFETY: `Lua::new` has put the address of the hub here, which lives longer than the state.
     unsafe {
         let hub = &*lua_touserdata(state, KEPT).cast::<RefCell<Hub>>();
-        let reply = called(state, hub);
+        // A panic does not cross the frames of Lua.
+        let reply = catch_unwind(AssertUnwindSafe(|| called(state, hub)));
+        let reply = reply.unwrap_or_else(|_| {
+            Reply::Error("ERR the in-memory server of redlatch has panicked".to_owned())
+        });
         lua_checkstack(state, 16);
         push(state, &reply);
     }
@@ -360,4 +451,71 @@ unsafe extern "C-unwind" fn sha1_of(state: *mut State) -> c_int {
         push_text(state, sha1_smol::Sha1::from(text).hexdigest().as_bytes());
     }
     1
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::hub::Clock;
+
+    fn interpreter(stops: bool) -> Lua {
+        let hub = Rc::new(RefCell::new(Hub::new(Clock::new())));
+        Lua::new(hub, Arc::new(AtomicBool::new(stops)))
+    }
+
+    fn run(lua: &Lua, text: &str) -> Answer {
+        lua.call(&lua.load(text.as_bytes())?, &[], &[])
+    }
+
+    const ENDLESS: [&str; 4] = [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function again() pcall(again) return again() end again()",
+        "while true do coroutine.wrap(function() while true do end end)() end",
+    ];
+
+    #[test]
+    fn an_endless_script_ends_when_the_server_stops() {
+        let lua = interpreter(true);
+        for script in ENDLESS {
+            let since = Instant::now();
+            run(&lua, script).unwrap_err();
+            assert!(since.elapsed() < LONGEST, "{script}");
+        }
+    }
+
+    #[test]
+    fn an_endless_script_ends_after_a_while() {
+        let lua = interpreter(false);
+        let refused = run(&lua, ENDLESS[1]).unwrap_err();
+        assert!(refused.starts_with("ERR the script has run"), "{refused}");
+        assert_eq!(run(&lua, "return 1"), Ok(Reply::Int(1)));
+    }
+
+    #[test]
+    fn a_compiled_script_is_refused() {
+        let lua = interpreter(false);
+        let refused = lua.load(b"\x1bLua").unwrap_err();
+        assert!(refused.contains("compiled Lua is refused"), "{refused}");
+        let script = r"
+            local compiled, why = loadstring('\27Lua')
+            return {tostring(compiled), why, type(string.dump), loadstring('return 7')()}";
+        let words = ["nil", "compiled Lua is refused", "nil"].map(Reply::bulk);
+        let wanted = [&words[..], &[Reply::Int(7)]].concat();
+        assert_eq!(run(&lua, script), Ok(Reply::Array(wanted)));
+    }
+
+    #[test]
+    fn a_panic_of_a_command_is_an_error_of_the_script() {
+        let lua = interpreter(false);
+        let hub = lua._hub.clone();
+        let borrowed = hub.borrow_mut();
+        // A second borrow panics.
+        let refused = run(&lua, "return redis.call('PING')").unwrap_err();
+        assert!(refused.contains("has panicked"), "{refused}");
+        drop(borrowed);
+        let fine = Ok(Reply::Status("PONG".into()));
+        assert_eq!(run(&lua, "return redis.call('PING')"), fine);
+    }
 }

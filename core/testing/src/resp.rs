@@ -8,6 +8,8 @@ pub(crate) type Words = Vec<Vec<u8>>;
 
 /// The longest word, and the most words of a command: more is no program of locks.
 const LONGEST: usize = 64 << 20;
+/// The longest line.
+const LONGEST_LINE: usize = 64 << 10;
 const MOST_WORDS: usize = 1 << 20;
 
 /// A reply, or a message that no command asked for.
@@ -24,6 +26,8 @@ pub(crate) enum Reply {
     Nil,
     Array(Vec<Reply>),
     Map(Vec<(Reply, Reply)>),
+    /// Members with their scores: in pairs, or in RESP2 one behind the other.
+    Scores(Vec<(Vec<u8>, f64)>),
     /// A message of pub/sub, or an invalidation.
     Push(Vec<Reply>),
     /// One reply for each of several channels.
@@ -48,8 +52,8 @@ impl Reply {
     /// Writes it as this version of the protocol has it.
     pub(crate) fn write(&self, out: &mut Vec<u8>, resp3: bool) {
         match self {
-            Reply::Status(text) => line(out, '+', text),
-            Reply::Error(text) => line(out, '-', &text.replace(['\r', '\n'], " ")),
+            Reply::Status(text) => line(out, '+', &one_line(text)),
+            Reply::Error(text) => line(out, '-', &one_line(text)),
             Reply::Int(number) => line(out, ':', &number.to_string()),
             Reply::Double(number) if resp3 => line(out, ',', &shown(*number)),
             Reply::Double(number) => bulk(out, shown(*number).as_bytes()),
@@ -65,6 +69,20 @@ impl Reply {
             Reply::Array(parts) => {
                 line(out, '*', &parts.len().to_string());
                 parts.iter().for_each(|part| part.write(out, resp3));
+            }
+            Reply::Scores(members) if resp3 => {
+                line(out, '*', &members.len().to_string());
+                for (member, score) in members {
+                    let pair = vec![Reply::bulk(member), Reply::Double(*score)];
+                    Reply::Array(pair).write(out, resp3);
+                }
+            }
+            Reply::Scores(members) => {
+                line(out, '*', &(members.len() * 2).to_string());
+                for (member, score) in members {
+                    bulk(out, member);
+                    bulk(out, shown(*score).as_bytes());
+                }
             }
             Reply::Map(pairs) => {
                 if resp3 {
@@ -86,6 +104,11 @@ impl Reply {
     }
 }
 
+/// The end of a line would end the reply.
+fn one_line(text: &str) -> String {
+    text.replace(['\r', '\n'], " ")
+}
+
 fn line(out: &mut Vec<u8>, kind: char, text: &str) {
     // A write to memory does not fail.
     let _ = write!(out, "{kind}{text}\r\n");
@@ -105,42 +128,72 @@ pub(crate) fn shown(number: f64) -> String {
     format!("{number}")
 }
 
-/// Takes the next command from what has arrived; `None` if it is not there completely.
-///
-/// # Errors
-/// The text of the error after which Redis closes the connection.
-pub(crate) fn next_command(input: &mut Vec<u8>) -> Result<Option<Words>, String> {
-    let mut reader = Reader { input, at: 0 };
-    let words = match reader.input.first() {
-        None => return Ok(None),
-        Some(b'*') => reader.array()?,
-        Some(_) => reader.inline()?,
-    };
-    let Some(words) = words else {
-        return Ok(None);
-    };
-    let used = reader.at;
-    input.drain(..used);
-    Ok(Some(words))
-}
-
-struct Reader<'a> {
-    input: &'a [u8],
+/// The bytes that have arrived and are no command yet.
+#[derive(Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    /// So much has been read.
     at: usize,
+    /// The command that has arrived in part: how many words it has, and those that are there.
+    begun: Option<(usize, Words)>,
+    /// The length of the next word.
+    length: Option<usize>,
 }
 
-impl Reader<'_> {
-    fn line(&mut self) -> Option<&[u8]> {
-        let rest = self.input.get(self.at..)?;
-        let end = rest.iter().position(|byte| *byte == b'\n')?;
+impl Input {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.at));
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the next command; `None` if it is not there completely.
+    ///
+    /// # Errors
+    /// The text of the error after which Redis closes the connection.
+    pub(crate) fn next_command(&mut self) -> Result<Option<Words>, String> {
+        if self.begun.is_none() {
+            match self.bytes.get(self.at) {
+                None => return Ok(None),
+                Some(b'*') => {
+                    let Some(count) = self.number(b'*', MOST_WORDS)? else {
+                        return Ok(None);
+                    };
+                    self.begun = Some((count, Vec::new()));
+                }
+                Some(_) => return self.inline(),
+            }
+        }
+        while let Some((count, words)) = &self.begun
+            && words.len() < *count
+        {
+            let Some(word) = self.word()? else {
+                return Ok(None);
+            };
+            if let Some((_, words)) = &mut self.begun {
+                words.push(word);
+            }
+        }
+        Ok(self.begun.take().map(|(_, words)| words))
+    }
+
+    /// The next line that has arrived.
+    fn line(&mut self) -> Result<Option<&[u8]>, String> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+            return if rest.len() > LONGEST_LINE {
+                Err("ERR Protocol error: too big inline request".to_owned())
+            } else {
+                Ok(None)
+            };
+        };
         self.at += end + 1;
-        let line = rest.get(..end)?;
-        Some(line.strip_suffix(b"\r").unwrap_or(line))
+        let line = rest.get(..end).unwrap_or_default();
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
     /// The number behind this mark.
     fn number(&mut self, mark: u8, most: usize) -> Result<Option<usize>, String> {
-        let Some(line) = self.line() else {
+        let Some(line) = self.line()? else {
             return Ok(None);
         };
         let Some(digits) = line.strip_prefix(&[mark]) else {
@@ -161,32 +214,25 @@ impl Reader<'_> {
         Ok(Some(usize::try_from(number).unwrap_or(0)))
     }
 
-    fn array(&mut self) -> Result<Option<Words>, String> {
-        let Some(count) = self.number(b'*', MOST_WORDS)? else {
+    fn word(&mut self) -> Result<Option<Vec<u8>>, String> {
+        if self.length.is_none() {
+            self.length = self.number(b'$', LONGEST)?;
+        }
+        let Some(length) = self.length else {
             return Ok(None);
         };
-        let mut words = Vec::new();
-        for _ in 0..count {
-            let Some(length) = self.number(b'$', LONGEST)? else {
-                return Ok(None);
-            };
-            let Some(word) = self.input.get(self.at..self.at + length) else {
-                return Ok(None);
-            };
-            if self.input.len() < self.at + length + 2 {
-                return Ok(None);
-            }
-            words.push(word.to_vec());
-            self.at += length + 2;
+        let end = self.at + length;
+        // An end of line follows.
+        if self.bytes.len() < end + 2 {
+            return Ok(None);
         }
-        Ok(Some(words))
+        let word = self.bytes.get(self.at..end).map(<[u8]>::to_vec);
+        (self.at, self.length) = (end + 2, None);
+        Ok(word)
     }
 
     fn inline(&mut self) -> Result<Option<Words>, String> {
-        if self.input.len() > LONGEST {
-            return Err("ERR Protocol error: too big inline request".to_owned());
-        }
-        Ok(self.line().map(|line| {
+        Ok(self.line()?.map(|line| {
             line.split(u8::is_ascii_whitespace)
                 .filter(|word| !word.is_empty())
                 .map(<[u8]>::to_vec)
@@ -204,23 +250,50 @@ mod tests {
     fn a_command_is_taken_when_all_of_it_has_arrived() {
         let whole = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\nPING now\r\n";
         let first = whole.len() - b"PING now\r\n".len();
-        for end in 0..first {
-            let mut input = whole[..end].to_vec();
-            assert_eq!(next_command(&mut input).unwrap(), None, "{end} bytes");
-            assert_eq!(input.len(), end);
-        }
-        let mut input = whole.to_vec();
         let words =
             |words: &[&str]| Some(words.iter().map(|word| word.as_bytes().to_vec()).collect());
-        assert_eq!(next_command(&mut input).unwrap(), words(&["GET", "a"]));
-        assert_eq!(next_command(&mut input).unwrap(), words(&["PING", "now"]));
-        assert_eq!(next_command(&mut input).unwrap(), None);
+        for end in 0..first {
+            let mut input = Input::default();
+            input.add(&whole[..end]);
+            assert_eq!(input.next_command().unwrap(), None, "{end} bytes");
+            input.add(&whole[end..]);
+            assert_eq!(input.next_command().unwrap(), words(&["GET", "a"]));
+            assert_eq!(input.next_command().unwrap(), words(&["PING", "now"]));
+            assert_eq!(input.next_command().unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn what_has_arrived_is_read_once() {
+        let mut input = Input::default();
+        input.add(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$5\r\n1");
+        assert_eq!(input.next_command().unwrap(), None);
+        // Only the word that is not there completely is left.
+        input.add(b"2");
+        assert_eq!(input.bytes, b"12");
+        assert_eq!(input.next_command().unwrap(), None);
+        input.add(b"345\r\n");
+        assert_eq!(input.next_command().unwrap().unwrap()[2], b"12345");
+    }
+
+    #[test]
+    fn a_text_of_several_lines_is_one_reply() {
+        for (reply, written) in [
+            (Reply::Status("a\r\n+x".into()), "+a  +x\r\n"),
+            (Reply::Error("ERR a\n-x".into()), "-ERR a -x\r\n"),
+        ] {
+            let mut out = Vec::new();
+            reply.write(&mut out, true);
+            assert_eq!(String::from_utf8(out).unwrap(), written);
+        }
     }
 
     #[test]
     fn other_protocols_are_refused() {
         for wrong in ["*1\r\n+PING\r\n", "*x\r\n", "*1\r\n$99999999999\r\n"] {
-            let error = next_command(&mut wrong.as_bytes().to_vec()).unwrap_err();
+            let mut input = Input::default();
+            input.add(wrong.as_bytes());
+            let error = input.next_command().unwrap_err();
             assert!(error.starts_with("ERR Protocol error"), "{wrong}: {error}");
         }
     }

@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::commands::{Answer, SYNTAX, integer, unknown};
@@ -26,9 +28,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(hub: Hub) -> Self {
+    /// A script that runs when `stops` becomes true ends.
+    pub(crate) fn new(hub: Hub, stops: Arc<AtomicBool>) -> Self {
         let hub = Rc::new(RefCell::new(hub));
-        let lua = Rc::new(Lua::new(hub.clone()));
+        let lua = Rc::new(Lua::new(hub.clone(), stops));
         Server { hub, lua }
     }
 
@@ -56,6 +59,7 @@ impl Server {
                         .ok()
                         .filter(|ms| *ms > 0)
                         .unwrap_or(u64::MAX / 2);
+                    self.hub.borrow_mut().rest();
                     return Outcome::Later(Duration::from_millis(ms), Reply::Int(0));
                 }
                 (Ok(_), Ok(_)) => return Outcome::Reply(Reply::Int(0)),

@@ -189,6 +189,9 @@ SET a 1
 SET a 2 NX
 SET a 2 XX GET
 SET a x PX 0
+SET a x NX XX
+SET a x EX 5 PX 5
+SET a x KEEPTTL PX 5
 GET a
 INCRBY a 5
 INCRBY a 9223372036854775807
@@ -206,6 +209,9 @@ PEXPIRE a 100000 NX
 PEXPIRE a 100000 NX
 TTL a
 PERSIST a
+PERSIST a
+PEXPIREAT a 9223372036854775807
+PEXPIRETIME a
 PERSIST a
 PEXPIRE a -1
 EXISTS a a b
@@ -234,6 +240,12 @@ LSET l 1 z
 LSET l 9 z
 LREM l -1 b
 LPOP l
+LPOP l 0
+RPOP l 2
+LPOP l 2
+LPOP l -1
+RPUSH l a b c
+LPOP l 2
 LLEN l
 ZADD z 2 b 1 a 1.5 c
 ZADD z XX CH 3 a 4 d
@@ -242,6 +254,9 @@ ZADD z x a
 ZSCORE z c
 ZSCORE z nothing
 ZRANGE z 0 -1
+ZRANGE z 0 -1 WITHSCORES
+ZRANGE nothing 0 -1 WITHSCORES
+ZRANGEBYSCORE z 1 2 WITHSCORES
 ZRANGEBYSCORE z (1.5 +inf
 ZRANGEBYSCORE z -inf 9 LIMIT 1 1
 ZCOUNT z 2 (3
@@ -249,6 +264,13 @@ ZCOUNT z x 3
 ZREM z a nothing
 ZCARD z
 DEL h l z nothing
+KEYS [a
+KEYS *[]
+KEYS [^]
+KEYS [b-]
+KEYS [z-a]
+KEYS *a*
+KEYS **
 DBSIZE
 GET
 SELECT 99
@@ -273,6 +295,8 @@ EVAL |return 1 + nil| 0
 EVAL |return nothing| 0
 EVAL |x = 1| 0
 EVAL |return 1 +| 0
+EVAL |return redis.status_reply('a\\r\\n+b')| 0
+EVAL |return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')| 1 z
 EVAL |return #KEYS + #ARGV| 2 a b c
 EVAL |return 1| 3 a
 EVAL |return 1| x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ def redlatch_memory_client(redlatch_memory_server: MemoryServer) -> Iterator[red
     """A client of `redlatch_memory_server`, closed when the test has ended."""
     import redlatch
 
-    client = redlatch.Client(redlatch_memory_server.url)
-    yield client
-    redlatch_memory_server.resume()  # for a test that has left it paused
-    client.close()
+    with redlatch.Client(redlatch_memory_server.url) as client:
+        yield client
+        with contextlib.suppress(redlatch.ClosedError):  # the test has stopped it
+            redlatch_memory_server.resume()  # for a test that has left it paused
