@@ -156,7 +156,7 @@ test('its locks may be of any kind, each with its options', async () => {
   const [book, gpus] = [client.rwLock(prices), client.semaphore(seats, 2)]
   const inner = client.multiLock([client.lock(simple, { kind: 'simple' }), client.lock(fenced, { fencing: true })])
   const all = client.multiLock([inner, other, book.read, gpus], { lease: 60_000, fencing: true })
-  assert.equal(all.name, [fenced, other, prices, seats, simple].join(', '))
+  assert.equal(all.name, [fenced, other, `${prices} (read)`, seats, simple].join(', '))
   assert.deepEqual(all.parts.slice(2, 4), [book.read, gpus])
   const hold = await all.acquire()
   assert.equal(await context.redis.send('TYPE', simple), 'string')

@@ -95,7 +95,7 @@ fn what_lies_behind_a_refused_name_is_given_back() {
     for name in ["+c", "+d"] {
         assert!(rig.pending(id));
         let next = rig.sent();
-        assert_eq!(names(&[next.clone()]), [name]);
+        assert_eq!(names(std::slice::from_ref(&next)), [name]);
         rig.grant(&next);
     }
     let grant = rig.granted(id);
@@ -114,7 +114,7 @@ fn a_try_that_is_refused_gives_everything_back() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("\"a\""), "{error}");
     let release = rig.sent();
-    assert_eq!(names(&[release.clone()]), ["-b"]);
+    assert_eq!(names(std::slice::from_ref(&release)), ["-b"]);
     freed(&mut rig, &release);
     rig.nothing_left();
 }
@@ -128,10 +128,10 @@ fn a_wait_ends_in_time_also_between_two_names() {
     busy(&mut rig, &sent[1]);
     rig.pass(secs(1));
     let waits = rig.sent();
-    assert_eq!(names(&[waits.clone()]), ["+a"]);
+    assert_eq!(names(std::slice::from_ref(&waits)), ["+a"]);
     rig.grant(&waits);
     let waits = rig.sent();
-    assert_eq!(names(&[waits.clone()]), ["+b"]);
+    assert_eq!(names(std::slice::from_ref(&waits)), ["+b"]);
     busy(&mut rig, &waits);
     rig.pass(ms(1999));
     assert!(rig.pending(id));
@@ -153,11 +153,11 @@ fn what_is_granted_after_a_cancel_is_released() {
     rig.cancel(id);
     assert_eq!(rig.error(id).kind(), ErrorKind::Cancelled);
     let release = rig.sent();
-    assert_eq!(names(&[release.clone()]), ["-a"]);
+    assert_eq!(names(std::slice::from_ref(&release)), ["-a"]);
     freed(&mut rig, &release);
     rig.grant(&sent[1]);
     let release = rig.sent();
-    assert_eq!(names(&[release.clone()]), ["-b"]);
+    assert_eq!(names(std::slice::from_ref(&release)), ["-b"]);
     freed(&mut rig, &release);
     rig.nothing_left();
 }
