@@ -31,7 +31,8 @@ class Row:
         return max((kind.prefix for kind in self.kinds.values()), key=len)
 
 
-def rows(table: list[dict], sides: list[Side], topology: str) -> list[Row]:
+def rows(table: list[dict], sides: list[Side], topology: str, long: bool) -> list[Row]:
+    """`long`: every pair of sides, also those that `pairs` leaves out in the short form."""
     found = []
     for scenario in table:
         if topology in scenario.get("not_on", ()):
@@ -39,7 +40,7 @@ def rows(table: list[dict], sides: list[Side], topology: str) -> list[Row]:
         for name in scenario.get("names", [None]):
             if topology in scenario.get("names_not_on", {}).get(name, ()):
                 continue
-            for kinds, actors in casts(scenario, sides):
+            for kinds, actors in casts(scenario, sides, long):
                 found.append(Row(scenario, actors, kinds, name))
     return found
 
@@ -56,7 +57,7 @@ def left_out(table: list[dict], topology: str) -> list[str]:
     return found
 
 
-def casts(scenario: dict, sides: list[Side]) -> list[tuple[dict[str, LockKind], dict[str, Side]]]:
+def casts(scenario: dict, sides: list[Side], long: bool) -> list[tuple[dict[str, LockKind], dict[str, Side]]]:
     """The players of this scenario, and their kinds of locks."""
     found = []
     for kind in expand(scenario.get("kinds", ["reentrant"])):
@@ -71,19 +72,24 @@ def casts(scenario: dict, sides: list[Side]) -> list[tuple[dict[str, LockKind], 
             continue
         for other in expand(scenario["kinds_b"]) if "kinds_b" in scenario else [kind]:
             kinds = {"a": kind, "b": other}
-            found += [(kinds, {"a": a, "b": b}) for a, b in pairs(scenario, kinds, sides)]
+            found += [(kinds, {"a": a, "b": b}) for a, b in pairs(scenario, kinds, sides, long)]
     return found
 
 
-def pairs(scenario: dict, kinds: dict[str, LockKind], sides: list[Side]) -> list[tuple[Side, Side]]:
+def pairs(
+    scenario: dict, kinds: dict[str, LockKind], sides: list[Side], long: bool
+) -> list[tuple[Side, Side]]:
+    """The sides that play `a` and `b`. The rules of locks are in one core, so in the short form each side plays with Rust and with the
+    newest Redisson, and not with every other side."""
     a_sides, b_sides = (players(scenario, actor, kind, sides) for actor, kind in kinds.items())
     # Two others are not ours to test; where nobody else plays they test the table.
     theirs = all(not side.ours for side in sides)
     found = [(a, b) for a, b in itertools.product(a_sides, b_sides) if a.ours or b.ours or theirs]
     if any(kind.name in FOREIGN for kind in kinds.values()):
         return [(a, b) for a, b in found if not set(a.kinds + b.kinds).isdisjoint(FOREIGN)]
-    if scenario["who"] == "mixed":
-        partners = {"rust", newest(sides)}
+    partners = {"rust", newest(sides)}
+    has_partners = not partners.isdisjoint(side.name for side in sides)
+    if scenario["who"] == "mixed" or (has_partners and not long):
         return [(a, b) for a, b in found if a.name in partners or b.name in partners]
     return found
 

@@ -859,7 +859,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="words that a row's title must contain")
     parser.add_argument("--drivers", nargs="*", default=[], help="names of drivers; all by default")
     parser.add_argument("--jobs", type=int, default=16)
-    parser.add_argument("--long", action="store_true", help="the long form of scenarios that have one")
+    parser.add_argument(
+        "--long", action="store_true", help="every pair of drivers, and the long form of scenarios"
+    )
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 
@@ -868,7 +870,9 @@ def main() -> int:
     world = World(sides, args.topology, args.long)
     try:
         chosen = [
-            row for row in rows(table, sides, args.topology) if all(word in row.title for word in args.only)
+            row
+            for row in rows(table, sides, args.topology, args.long)
+            if all(word in row.title for word in args.only)
         ]
         shown = threading.Lock()
 
