@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -813,14 +814,18 @@ class Play:
         else:
             self.ground.signal(self.key, {"stop": "STOP", "continue": "CONT"}[step["server"]])
 
+    def is_gone(self, key: str) -> bool:
+        return self.redis("EXISTS", key) == 0
+
     def quiet(self) -> None:
         """Nothing is left: no key, no subscription. Only the number of a semaphore's permits stays."""
         if self.counts_permits:
             self.eventually(lambda: self.redis("EXISTS", self.taken) == 0, "a permit is still taken")
             self.redis("DEL", self.key)
         steps = self.scenario["steps"]
+        # In a cluster they may be in several slots.
         for key in self.keys(*steps):
-            self.eventually(lambda key=key: self.redis("EXISTS", key) == 0, f"{key} is still there")
+            self.eventually(partial(self.is_gone, key), f"{key} is still there")
         # Redisson goes on listening where a short wait ends while it subscribes.
         if self.ours_alone or not self.scenario.get("short_waits"):
             self.eventually(lambda: self.subscribers(*steps) == 0, "somebody still listens")
