@@ -147,7 +147,7 @@ def test_a_time_that_is_none_is_refused(wrong: object) -> None:
         server.advance(wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
 def test_a_forked_child_leaves_it_alone() -> None:
     with MemoryServer() as server:
         child = os.fork()

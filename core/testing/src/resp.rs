@@ -128,13 +128,13 @@ pub(crate) fn shown(number: f64) -> String {
     format!("{number}")
 }
 
-/// The bytes that have arrived and are no command yet.
+/// The bytes that have arrived from a client, and the command that they begin.
 #[derive(Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
-    /// So much has been read.
+    /// The parser has read the bytes before this index.
     at: usize,
-    /// The command that has arrived in part: how many words it has, and those that are there.
+    /// The command that has arrived in part: the number of its words, and the words so far.
     begun: Option<(usize, Words)>,
     /// The length of the next word.
     length: Option<usize>,

@@ -22,8 +22,10 @@ use crate::session::{Outcome, Server};
 pub(crate) type Control = Box<dyn FnOnce(&mut Hub) + Send>;
 
 const CHUNK: usize = 16 * 1024;
+/// The pause between two attempts to accept a connection, if the first one failed. A process without a
+/// free descriptor would try again at once, for ever.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
-/// How long the reply to `QUIT` may take to be written.
+/// The longest time that the server takes to write the reply to `QUIT`.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Where clients connect to.

@@ -24,10 +24,10 @@ pub(super) struct Hold {
     pub(super) must_end: Maybe,
     /// Whether only a release or the end of its lease ends it.
     pub(super) lingers: bool,
-    /// How many looks caused by invalidations found the lock unchanged, less the renewals since
-    /// without one.
+    /// Counts the looks that found the lock unchanged, after a change of the lock's key. A renewal
+    /// without such a look lowers it.
     pub(super) harmless: u8,
-    /// The same of those that changes of the key caused that a reader has for itself.
+    /// Counts such looks after a change of the reader's own time-out key.
     pub(super) own_harmless: u8,
     /// Whether the next renewal is a look: it comes early, to check the lock after an invalidation.
     pub(super) look: bool,
