@@ -19,6 +19,7 @@ pub use crate::options::{
     OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_count, read_duration,
 };
 pub use crate::sys::Uncancelled;
+pub use redlatch_proto::glob;
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};

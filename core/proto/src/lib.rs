@@ -31,6 +31,7 @@ pub mod connecting;
 pub mod engine;
 pub mod error;
 pub mod event;
+pub mod glob;
 pub mod hold;
 pub mod key;
 pub mod maps;

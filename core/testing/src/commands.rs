@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::glob;
 use crate::keyspace::{Field, Key, Keyspace, Value};
 use crate::resp::Reply;
+use redlatch_proto::glob;
 
 /// A reply, or the text of an error, which begins with its code.
 pub(crate) type Answer = Result<Reply, String>;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
 use crate::commands::{self, Access, Answer, Data, takes};
-use crate::glob;
 use crate::keyspace::{DATABASES, Key, Keyspace};
 use crate::resp::Reply;
+use redlatch_proto::glob;
 
 pub(crate) type ClientId = u64;
 

@@ -8,7 +8,6 @@
 #![deny(unsafe_code)]
 
 mod commands;
-mod glob;
 mod hub;
 mod keyspace;
 mod lua;

@@ -383,7 +383,7 @@ fn pubsub(hub: &Hub, args: &[Vec<u8>]) -> Answer {
             let names = hub
                 .channels(reach)
                 .into_iter()
-                .filter(|name| crate::glob::fits(pattern, name));
+                .filter(|name| redlatch_proto::glob::fits(pattern, name));
             Ok(Reply::Array(names.map(Reply::bulk).collect()))
         }
         _ => Err(unknown_subcommand("PUBSUB", &what)),

@@ -1,6 +1,7 @@
 //! The patterns of `KEYS`: `*`, `?`, `[a-c]`, `[^a]`, and `\` before a character that is meant itself.
 
-pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
+/// Whether the text fits the pattern, as `KEYS` and `SCAN` of Redis decide it.
+pub fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut rest, mut left) = (pattern, text);
     // Behind the last star, and the text where the star ends; an earlier star need not take more.
     let mut star: Option<(&[u8], &[u8])> = None;
