@@ -317,6 +317,15 @@ def test_a_loss_ends_the_command_and_its_children(name: str, look: redis.Redis, 
     gone(*pids)
 
 
+def test_a_process_that_starts_beside_the_kill_ends_too(name: str, look: redis.Redis, start: Start) -> None:
+    forks = "i=0; while [ $i -lt 300 ]; do sleep 1000 & i=$((i + 1)); done; wait"
+    process = start("run", "--on-lost", "kill", name, "sh", "-c", f"({forks}) & ({forks}) & echo on; {forks}")
+    assert line(process) == "on"
+    look.delete(name)
+    # Each `sleep` has the output open, so it ends when all of them have ended.
+    assert ended(process)[0] == 76
+
+
 def test_a_lost_permit_ends_the_command_that_has_it(name: str, server: Server, start: Start) -> None:
     """The other one goes on."""
     # The ids of permits are no text.

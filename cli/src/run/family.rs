@@ -1,7 +1,7 @@
 //! The command and its descendants. Linux can find and end all of them; elsewhere only the command
 //! itself gets the signals.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
@@ -71,6 +71,9 @@ pub(super) fn reap(command: Pid) -> Option<Ended> {
     }
 }
 
+/// How often SIGKILL looks for processes that have been started since its last look.
+const LOOKS: usize = 1000;
+
 /// The command with all its descendants.
 pub(super) struct Family {
     /// Children that we had before: a shell may start them and then become redlatch.
@@ -92,10 +95,23 @@ impl Family {
         if family.is_empty() {
             family.extend(command);
         }
-        for pid in family {
-            // It may have ended meanwhile.
-            let _ = kill(pid, signal);
-            let _ = kill(pid, Signal::SIGCONT);
+        let mut signalled = HashSet::new();
+        for _ in 0..LOOKS {
+            for pid in family {
+                // It may have ended meanwhile.
+                let _ = kill(pid, signal);
+                let _ = kill(pid, Signal::SIGCONT);
+                signalled.insert(pid);
+            }
+            // After another signal, what a process starts is its way to end.
+            if signal != Signal::SIGKILL {
+                return;
+            }
+            family = descendants(&self.others);
+            family.retain(|pid| !signalled.contains(pid));
+            if family.is_empty() {
+                return;
+            }
         }
     }
 
