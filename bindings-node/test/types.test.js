@@ -112,6 +112,9 @@ test('the declarations hold, and `await using` works when it is compiled', async
     symlinkSync(PACKAGE, join(out, 'node_modules', 'redlatch'))
     const ran = await runNode([join(out, 'test/types/usage.js')], { REDLATCH_URL: context.url })
     assert.deepEqual([ran.code, ran.stdout], [0, 'forced\ndone\n'], ran.stderr)
+    // The server in memory is native alone.
+    const tested = await runNode([join(out, 'test/types/testing.js')], { REDLATCH_WASM: '0' })
+    assert.deepEqual([tested.code, tested.stdout], [0, 'done\n'], tested.stderr)
   } finally {
     rmSync(out, { recursive: true, force: true })
   }

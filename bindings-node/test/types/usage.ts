@@ -2,7 +2,6 @@
 import { strict as assert } from 'node:assert'
 import { Client, type Hold, type Holder, LockError, LockLostError, LockTimeoutError } from 'redlatch'
 import type { HoldPart, Lock as Lock_, LostReason, MultiLock, Permits, PlainPermit } from 'redlatch'
-import { MemoryServer } from 'redlatch/testing'
 import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
 async function main(): Promise<void> {
@@ -90,14 +89,6 @@ async function main(): Promise<void> {
   })
   const stolen = await locks.request('types', { steal: true }, ({ mode }) => mode)
   assert.deepEqual([mine, none, shared, stolen], ['types', 1, ['shared', 1, 0], 'exclusive'])
-  {
-    using server = new MemoryServer()
-    const url: string = server.url
-    assert.equal(server.takeAway(url) satisfies boolean, false)
-    server.advance('1s')
-    server.advance(1000)
-    for (const change of ['empty', 'pause', 'resume', 'disconnect'] as const) server[change]()
-  }
   const unreleased: string[] = await client.close(1000)
   assert.equal(unreleased.length + client.stats().eventsDropped, 0)
   console.log('done')
