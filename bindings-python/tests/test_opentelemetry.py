@@ -133,6 +133,63 @@ def test_decorated_functions_are_measured(sdk: Sdk, url: str, name: str) -> None
         assert sdk.sum("redlatch.lock.hold.duration") == 1
 
 
+def test_every_lock_with_an_owner_is_measured(sdk: Sdk, url: str, name: str) -> None:
+    with sdk.instrument(redlatch.Client(url)) as client:
+        sides, names = client.rw_lock(name), [f"{name}:a", f"{name}:b"]
+        several, permits = client.multi_lock(names), client.semaphore(f"{name}:permits", limit=1)
+        for lock in (sides.read, sides.write, several, permits):
+            with lock:
+                pass
+            assert lock.acquire()
+            lock.release()
+        client.locked(*names)(lambda: None)()
+        spans = [span.attributes["redlatch.lock.name"] for span in sdk.spans("redlatch.hold")]
+    both = ", ".join(names)
+    assert spans == [*[name] * 4, both, both, *[f"{name}:permits"] * 2, both]
+    assert sdk.sum("redlatch.lock.wait.duration") == len(spans)
+
+
+def test_every_lock_of_tasks_with_an_owner_is_measured(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> list[str]:
+        async with sdk.instrument(redlatch.aio.Client(url)) as client:
+            sides, names = client.rw_lock(name), [f"{name}:a", f"{name}:b"]
+            several, permits = client.multi_lock(names), client.semaphore(f"{name}:permits", limit=1)
+            for lock in (sides.read, sides.write, several, permits):
+                async with lock:
+                    pass
+                assert await lock.acquire()
+                await lock.release()
+
+            @client.locked(*names)
+            async def locked() -> None: ...
+
+            await locked()
+            return [span.attributes["redlatch.lock.name"] for span in sdk.spans("redlatch.hold")]
+
+    both = f"{name}:a, {name}:b"
+    assert asyncio.run(main()) == [*[name] * 4, both, both, *[f"{name}:permits"] * 2, both]
+    assert sdk.sum("redlatch.lock.wait.duration") == 9
+
+
+def test_permits_that_acquire_took_are_measured(sdk: Sdk, url: str, name: str) -> None:
+    with sdk.instrument(redlatch.Client(url)) as client, redlatch.Client(url) as other:
+        permits = client.semaphore(name, limit=3)
+        assert permits.acquire(permits=2) and permits.acquire()
+        assert not permits.acquire(timeout=0.01)
+        assert sdk.sum("redlatch.lock.wait.duration", error_type="timeout") == 1
+        with pytest.raises(redlatch.NotOwnerError):
+            permits.release(4)
+        assert sdk.spans("redlatch.hold") == []
+        permits.release(3)
+        assert len(sdk.spans("redlatch.hold")) == 2
+        assert permits.acquire()
+        assert other.semaphore(name).force_release()
+        eventually(lambda: sdk.sum("redlatch.lock.lost") == 1)
+        with pytest.raises(redlatch.LockLostError):
+            permits.release()
+        assert sdk.sum("redlatch.lock.hold.duration", error_type="LockLostError") == 1
+
+
 def test_a_loss_ends_its_hold(sdk: Sdk, url: str, name: str) -> None:
     with sdk.instrument(redlatch.Client(url)) as client, redlatch.Client(url) as other:
         with pytest.raises(redlatch.LockLostError), client.lock(name) as grant:

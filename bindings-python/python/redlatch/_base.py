@@ -567,7 +567,10 @@ def decorate(
             )
         if is_coroutine_function(function):
             return cast("Callable[P, R]", _decorate_coroutine_function(client, names, options, function))
-        makers = getattr(client, "_thread_lock", _sync.Lock), _sync.MultiLock
+        makers = (
+            getattr(client, "_thread_lock", _sync.Lock),
+            getattr(client, "_thread_multi_lock", _sync.MultiLock),
+        )
         lock_for = _lock_maker(*makers, client, names, options, function)
 
         @wraps(function)
@@ -598,7 +601,7 @@ def _decorate_coroutine_function(
 ) -> Callable[..., Awaitable[Any]]:
     from redlatch import aio
 
-    makers = getattr(client, "_task_lock", aio.Lock), aio.MultiLock
+    makers = getattr(client, "_task_lock", aio.Lock), getattr(client, "_task_multi_lock", aio.MultiLock)
     lock_for = _lock_maker(*makers, client, names, options, function)
 
     @wraps(function)

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 from opentelemetry import metrics, trace
@@ -27,12 +28,13 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 
 from redlatch import _dispatcher, _redlatch, _sync, aio
-from redlatch._base import BaseClient, BaseGrant, BaseLock
+from redlatch._base import BaseClient, BaseGrant, BaseLock, BaseName, BaseSemaphore
 from redlatch.exceptions import LockError, LockLostError
 
 __all__ = ["instrument"]
 
 C = TypeVar("C", bound=BaseClient)
+T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("redlatch.otel")
 
@@ -92,20 +94,34 @@ def instrument(
     if getattr(kind, "_telemetry", None) is not None:
         return client
     telemetry = Telemetry.of(meter_provider, tracer_provider)
-    makers = {"_thread_lock": ThreadLock, "_task_lock": TaskLock, "_telemetry": telemetry}
-
-    def lock(self: BaseClient, *words: Any, **options: Any) -> BaseLock:
-        made: BaseLock = kind.lock(self, *words, **options)  # type: ignore[attr-defined]
-        if own := {_sync.Lock: ThreadLock, aio.Lock: TaskLock}.get(type(made)):
-            made.__class__ = own  # without attributes of its own, so both have the same layout
-        return made
-
-    lock.__doc__ = kind.lock.__doc__  # type: ignore[attr-defined]
-    told = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    body: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    body |= {name: _measured(getattr(kind, name)) for name in ("lock", "rw_lock", "multi_lock", "semaphore")}
+    # The decorator of a client makes its locks by these.
+    body |= {"_thread_lock": ThreadLock, "_thread_multi_lock": ThreadMultiLock}
+    body |= {"_task_lock": TaskLock, "_task_multi_lock": TaskMultiLock, "_telemetry": telemetry}
     # A class of its own for this client, so that all others stay as they are.
-    client.__class__ = type(kind.__name__, (kind,), {**told, **makers, "lock": lock})
+    client.__class__ = type(kind.__name__, (kind,), body)
     telemetry.add(client)
     return client
+
+
+def _measured(make: Callable[..., T]) -> Callable[..., T]:
+    """The method of a client, whose locks and semaphores are measured."""
+
+    @wraps(make)
+    def measured(*words: Any, **options: Any) -> T:
+        made = make(*words, **options)
+        parts = (made.read, made.write) if isinstance(made, (_sync.RWLock, aio.RWLock)) else (made,)
+        for part in parts:
+            if own := _MEASURED.get(type(part)):
+                part.__class__ = own  # without attributes of its own, so both have the same layout
+        return made
+
+    return measured
 
 
 class Telemetry:
@@ -147,6 +163,8 @@ class Telemetry:
         self._clients: dict[weakref.ref[BaseClient], _redlatch.Client] = {}
         self._gone: Counter[str] = Counter()
         self._up: weakref.WeakKeyDictionary[BaseClient, bool] = weakref.WeakKeyDictionary()
+        # Permits that were taken without a block: any thread or task may give them back.
+        self.permits: weakref.WeakKeyDictionary[BaseSemaphore, list[Hold]] = weakref.WeakKeyDictionary()
         # Levels that were acquired without a block, by client, name and owner; the newest level last.
         self.levels: weakref.WeakKeyDictionary[BaseClient, dict[tuple[str, str], list[Hold]]]
         self.levels = weakref.WeakKeyDictionary()
@@ -190,6 +208,7 @@ class Telemetry:
         clients = [client for reference in self._clients if (client := reference()) is not None]
         up, levels = self._up, self.levels
         self._up, self.levels = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+        self.permits = weakref.WeakKeyDictionary()
         self._up.update({client: up[client] for client in clients if client in up})
         self.levels.update({client: levels[client] for client in clients if client in levels})
 
@@ -210,9 +229,9 @@ class Telemetry:
 
 
 class Wait:
-    """One caller that waits for a lock."""
+    """One caller that waits for a lock or a semaphore."""
 
-    def __init__(self, lock: BaseLock) -> None:
+    def __init__(self, lock: BaseName) -> None:
         self._lock = lock
         self._telemetry: Telemetry = lock._client._telemetry  # type: ignore[attr-defined]
         self._wall, self._began = time.time_ns(), time.perf_counter()
@@ -336,6 +355,41 @@ def _take_back(lock: BaseLock, hold: Hold | None, error: BaseException) -> None:
     hold.end(error)
 
 
+# The acquisition by `Semaphore.acquire` that is under way here, and the holds of what a release gives back.
+_taking: ContextVar[Wait | None] = ContextVar("redlatch.otel.taking", default=None)
+_giving: ContextVar[list[Hold] | None] = ContextVar("redlatch.otel.giving", default=None)
+
+
+def _taken(semaphore: BaseSemaphore, wait: Wait | None) -> None:
+    """Notes permits that were taken without a block."""
+    if wait is not None:
+        wait._telemetry.permits.setdefault(semaphore, []).append(wait.acquired())
+
+
+def _given(semaphore: BaseSemaphore, guards: list[_redlatch.Guard]) -> list[_redlatch.Guard]:
+    """Moves the holds of these guards, which are the newest, to the release that is under way here."""
+    telemetry: Telemetry = semaphore._client._telemetry  # type: ignore[attr-defined]
+    holds, ended = telemetry.permits.get(semaphore, []), _giving.get()
+    for _ in guards[: len(holds)]:
+        hold = holds.pop()
+        if ended is not None:
+            ended.append(hold)
+    return guards
+
+
+class _Giving:
+    """The release of permits: its end is that of their holds."""
+
+    def __enter__(self) -> None:
+        self._holds: list[Hold] = []
+        self._before = _giving.set(self._holds)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        _giving.reset(self._before)
+        for hold in self._holds:
+            hold.end(error)
+
+
 class ThreadGrant(_sync.Grant):
     __slots__ = ()
 
@@ -349,7 +403,31 @@ class ThreadGrant(_sync.Grant):
 _NO_TAG = -1
 
 
-class ThreadLock(_sync.Lock):
+class ThreadBlocks(_sync.Blocks):
+    __slots__ = ()
+
+    def __enter__(self) -> _sync.Grant:
+        wait = Wait(self)
+        before = _waiting.set(wait)
+        try:
+            grant = super().__enter__()
+            _waiting.reset(before)
+            return grant
+        except BaseException as error:
+            _waiting.set(None)
+            wait.failed(error)
+            raise
+
+    def _grant(self, guard: _redlatch.Guard) -> _sync.Grant:
+        grant = super()._grant(guard)
+        if wait := _waiting.get():
+            _granted(grant, ThreadGrant, wait)
+            grant._tags = (_NO_TAG, *grant._tags)
+            wait.grant = grant
+        return grant
+
+
+class ThreadLock(ThreadBlocks, _sync.Lock):
     __slots__ = ()
     __doc__ = _sync.Lock.__doc__
 
@@ -378,25 +456,40 @@ class ThreadLock(_sync.Lock):
         finally:
             _pop(levels, key)
 
-    def __enter__(self) -> _sync.Grant:
+
+class ThreadMultiLock(ThreadLock, _sync.MultiLock):
+    __slots__ = ()
+    __doc__ = _sync.MultiLock.__doc__
+
+
+class ThreadSemaphore(ThreadBlocks, _sync.Semaphore):
+    __slots__ = ()
+    __doc__ = _sync.Semaphore.__doc__
+
+    def acquire(self, *args: Any, **options: Any) -> bool:
         wait = Wait(self)
-        before = _waiting.set(wait)
+        before = _taking.set(wait)
         try:
-            grant = super().__enter__()
-            _waiting.reset(before)
-            return grant
+            acquired = super().acquire(*args, **options)
+            if not acquired:
+                wait.failed("timeout")
+            return acquired
         except BaseException as error:
-            _waiting.set(None)
             wait.failed(error)
             raise
+        finally:
+            _taking.reset(before)
 
-    def _grant(self, guard: _redlatch.Guard) -> _sync.Grant:
-        grant = super()._grant(guard)
-        if wait := _waiting.get():
-            _granted(grant, ThreadGrant, wait)
-            grant._tags = (_NO_TAG, *grant._tags)
-            wait.grant = grant
-        return grant
+    def _take(self, guard: _redlatch.Guard, permits: int) -> None:
+        super()._take(guard, permits)
+        _taken(self, _taking.get())
+
+    def release(self, n: int = 1) -> None:
+        with _Giving():
+            super().release(n)
+
+    def _give(self, permits: int) -> list[_redlatch.Guard]:
+        return _given(self, super()._give(permits))
 
 
 class TaskGrant(aio.Grant):
@@ -407,7 +500,22 @@ class TaskGrant(aio.Grant):
         super()._forget()
 
 
-class TaskLock(aio.Lock):
+class TaskBlocks(aio.Blocks):
+    __slots__ = ()
+
+    async def _entering(self, block: _redlatch.Block | None) -> aio.Grant:
+        wait = Wait(self)
+        try:
+            grant = await super()._entering(block)
+            wait.grant = grant
+            _granted(grant, TaskGrant, wait)
+            return grant
+        except BaseException as error:
+            wait.failed(error)
+            raise
+
+
+class TaskLock(TaskBlocks, aio.Lock):
     __slots__ = ()
     __doc__ = aio.Lock.__doc__
 
@@ -449,16 +557,50 @@ class TaskLock(aio.Lock):
         finally:
             _pop(levels, key)
 
-    async def _entering(self, block: _redlatch.Block | None) -> aio.Grant:
+
+class TaskMultiLock(TaskLock, aio.MultiLock):
+    __slots__ = ()
+    __doc__ = aio.MultiLock.__doc__
+
+
+class TaskSemaphore(TaskBlocks, aio.Semaphore):
+    __slots__ = ()
+    __doc__ = aio.Semaphore.__doc__
+
+    async def acquire(self, *args: Any, **options: Any) -> bool:
         wait = Wait(self)
+        before = _taking.set(wait)
         try:
-            grant = await super()._entering(block)
-            wait.grant = grant
-            _granted(grant, TaskGrant, wait)
-            return grant
+            acquired = await super().acquire(*args, **options)
+            if not acquired:
+                wait.failed("timeout")
+            return acquired
         except BaseException as error:
             wait.failed(error)
             raise
+        finally:
+            _taking.reset(before)
+
+    def _take(self, guard: _redlatch.Guard, permits: int) -> None:
+        super()._take(guard, permits)
+        _taken(self, _taking.get())
+
+    async def release(self, n: int = 1) -> None:
+        with _Giving():
+            await super().release(n)
+
+    def _give(self, permits: int) -> list[_redlatch.Guard]:
+        return _given(self, super()._give(permits))
+
+
+_MEASURED: dict[type, type] = {
+    _sync.Lock: ThreadLock,
+    _sync.MultiLock: ThreadMultiLock,
+    _sync.Semaphore: ThreadSemaphore,
+    aio.Lock: TaskLock,
+    aio.MultiLock: TaskMultiLock,
+    aio.Semaphore: TaskSemaphore,
+}
 
 
 def _after_fork() -> None:
