@@ -8,7 +8,7 @@ import { Client } from 'redlatch'
 const text = value => ({ type: 'string', default: value })
 const { values: args } = parseArgs({
   options: {
-    kind: text('reentrant'), limit: text('8'), workload: text('W1'), url: text('redis://127.0.0.1:6379'), seconds: text('3'), warmup: text('0.3'),
+    kind: text('reentrant'), limit: text('8'), names: text('8'), workload: text('W1'), url: text('redis://127.0.0.1:6379'), seconds: text('3'), warmup: text('0.3'),
     tasks: text('64'), locks: text('10000'), 'lease-ms': text('30000'), 'cs-us': text('1000'), 'poll-ms': text(''),
     id: text(''), 'ts-file': text(''), name: text('bench'), barrier: { type: 'boolean', default: false },
   },
@@ -67,11 +67,12 @@ function jain(shares) {
 
 const isSemaphore = args.kind.endsWith('semaphore')
 const limit = Number(args.limit)
-const options = { watchdogLease: Number(args['lease-ms']), ...(!isSemaphore && { kind: args.kind }) }
+const options = { watchdogLease: Number(args['lease-ms']), ...(!isSemaphore && args.kind !== 'multi' && { kind: args.kind }) }
 const client = await Client.connect(args.url, options)
 const nameOf = name => `${args.name}:${name}`
 async function lockOf(name) {
   if (args.kind === 'semaphore') return client.semaphore(nameOf(name), limit)
+  if (args.kind === 'multi') return client.multiLock(Array.from({ length: Number(args.names) }, (_, each) => nameOf(`${name}:${each}`)))
   if (!isSemaphore) return client.lock(nameOf(name))
   const semaphore = client.plainSemaphore(nameOf(name))
   await semaphore.trySetPermits(limit)

@@ -278,6 +278,16 @@ FAMILY = [
         for kind in kinds
         for face in ("Rust", "C", "Node")
     ),
+    # A lock of one name is measured beside each number of names.
+    *(replace(ours(face, "reentrant"), on=("M2", "M8", "M32")) for face in ("Rust", "Rust blocking", "Node")),
+    *(
+        replace(each, command=(*each.command, "--names", names), on=(f"M{names}",))
+        for names in ("2", "8", "32")
+        for each in (
+            *(ours(face, "multi") for face in ("Rust", "Rust blocking", "Node")),
+            java("Redisson RedissonMultiLock", "multi", quick=True),
+        )
+    ),
     java("Redisson RFairLock", "fair", ("F3",), quick=True),
     java("Redisson RReadWriteLock, read", "read", ("R1",), quick=True),
 ]

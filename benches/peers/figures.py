@@ -28,9 +28,11 @@ RANKED = {
     "P4": ("handoffs_s", False),
     "F3": ("handoffs_s", False),
     "R1": ("pairs_s", False),
+    **dict.fromkeys(("M2", "M8", "M32"), ("p50_us", True)),
 }
-# The workloads with semaphores, fair locks and readers run as these do, and report the same.
+# The workloads with semaphores, fair locks, readers and multi locks run as these do, and report the same.
 LIKE = {"W1B": "W1", "S1": "W1", "S4": "W4", "S5": "W5", "P1": "W1", "P4": "W4", "F3": "W3", "R1": "W1"}
+LIKE |= dict.fromkeys(("M2", "M8", "M32"), "W1")
 CPU = [("client CPU µs", "cpu_us", "{:,.1f}"), ("server CPU µs", "srv_us", "{:,.1f}")]
 # Per workload the columns: heading, figure, format.
 COLUMNS = {
@@ -96,6 +98,7 @@ COLUMNS = {
 COLUMNS |= {"S1": COLUMNS["W1"], "S4": COLUMNS["W4"][1:], "S5": COLUMNS["W5"]}
 COLUMNS |= {"P1": COLUMNS["W1"], "P4": COLUMNS["W4"]}
 COLUMNS |= {"F3": COLUMNS["W3"], "R1": COLUMNS["W1"]}
+COLUMNS |= dict.fromkeys(("M2", "M8", "M32"), COLUMNS["W1"])
 # For the gaps of W3, as for all times that programs report.
 SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
 

@@ -240,6 +240,17 @@ def family(run: Run) -> Iterable[Verdict]:
             yield to_peer(run, workload, f"{face}, {kind}", 5.0)
 
 
+def several(run: Run) -> Iterable[Verdict]:
+    """Multi locks, beside a lock of one name and Redisson's."""
+    for workload in ("M2", "M8", "M32"):
+        redisson = run.of(workload, "Redisson RedissonMultiLock")
+        for face in ("Rust blocking", "Rust", "Node"):
+            multi, one = (run.of(workload, f"redlatch {face}, {kind}") for kind in ("multi", "reentrant"))
+            if workload != "M32":
+                yield at_most(workload, f"{face}, median of a pair, multi × reentrant", multi / one, 1.5)
+            yield at_most(workload, f"{face}, the same × Redisson's multi lock", multi / redisson, 0.2)
+
+
 def verdicts(everything: dict[str, Any]) -> list[Verdict]:
     run = Run(everything)
     workloads = {
@@ -251,6 +262,7 @@ def verdicts(everything: dict[str, Any]) -> list[Verdict]:
         "S1": permits,
         "P1": plain_permits,
         "F3": family,
+        "M8": several,
     }
     return [verdict for name, goals in workloads.items() if name in everything for verdict in goals(run)]
 

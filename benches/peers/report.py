@@ -30,6 +30,9 @@ HEADINGS = {
     "P4": "P4: 64 callers of one process, a plain semaphore of eight permits",
     "F3": "F3: four processes, one name, 1 ms inside, first come, first served",
     "R1": "R1: one caller, the read side of a read-write lock",
+    "M2": "M2: one caller, a multi lock of 2 names",
+    "M8": "M8: one caller, a multi lock of 8 names",
+    "M32": "M32: one caller, a multi lock of 32 names",
 }
 OUR_LINES = [
     f"redlatch {face}, reentrant" for face in ("Rust blocking", "Rust", "C", "Python", "asyncio", "Node")

@@ -48,6 +48,9 @@ REPEATS = {
     "P4": 3,
     "F3": 2,
     "R1": 3,
+    "M2": 3,
+    "M8": 3,
+    "M32": 3,
 }
 # Held and renewed, of a semaphore each.
 PERMITS = 1000
@@ -254,7 +257,9 @@ def described(contestant: Contestant) -> Figures:
 
 def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
     """All contestants of a workload, one after the other, as often as wanted: the medians of each, and how it was done."""
-    args.cores = Cores.chosen(args.pin or ("same" if workload in ("W1", "S1", "P1", "R1") else "split"))
+    args.cores = Cores.chosen(
+        args.pin or ("same" if workload in ("W1", "S1", "P1", "R1", "M2", "M8", "M32") else "split")
+    )
     repeat = args.repeat or REPEATS[workload]
     results: dict[str, Figures] = {}
     runs: dict[str, list[Figures]] = {}

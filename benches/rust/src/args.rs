@@ -7,10 +7,12 @@ use crate::Failure;
 pub(crate) struct Args {
     /// `async` or `blocking`.
     pub(crate) peer: String,
-    /// A value of the option `kind`, or `plain-semaphore`.
+    /// A value of the option `kind`, `plain-semaphore` or `multi`.
     pub(crate) kind: String,
     /// The permits of a semaphore.
     pub(crate) limit: u32,
+    /// The names of a multi lock.
+    pub(crate) names: usize,
     pub(crate) workload: String,
     pub(crate) url: String,
     pub(crate) seconds: f64,
@@ -35,6 +37,7 @@ impl Args {
             peer: "async".into(),
             kind: "reentrant".into(),
             limit: 0,
+            names: 1,
             workload: "W1".into(),
             url: "redis://127.0.0.1:6379".into(),
             seconds: 3.0,
@@ -61,6 +64,7 @@ impl Args {
                 "--peer" => args.peer = value,
                 "--kind" => args.kind = value,
                 "--limit" => args.limit = value.parse()?,
+                "--names" => args.names = value.parse()?,
                 "--workload" => args.workload = value,
                 "--url" => args.url = value,
                 "--seconds" => args.seconds = value.parse()?,

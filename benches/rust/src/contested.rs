@@ -1,4 +1,4 @@
-//! A name that callers want: a lock, a semaphore with leases, or a plain semaphore.
+//! What callers want: a lock, several as one, a semaphore with leases, or a plain semaphore.
 
 use std::time::Duration;
 
@@ -8,6 +8,9 @@ use crate::args::Args;
 
 /// The value of `--kind` that is no option of a lock.
 pub(crate) const PLAIN: &str = "plain-semaphore";
+
+/// The same for several locks as one.
+pub(crate) const MULTI: &str = "multi";
 
 pub(crate) enum Contested {
     Lock(Lock),
@@ -22,10 +25,13 @@ pub(crate) enum Taken {
 
 impl Contested {
     pub(crate) fn new(client: &Client, args: &Args, name: &str) -> redlatch::Result<Contested> {
-        Ok(if args.kind == PLAIN {
-            Contested::Plain(client.plain_semaphore(name)?, args.limit)
-        } else {
-            Contested::Lock(client.lock(name)?)
+        Ok(match args.kind.as_str() {
+            PLAIN => Contested::Plain(client.plain_semaphore(name)?, args.limit),
+            MULTI => {
+                let names = (0..args.names).map(|number| format!("{name}:{number}"));
+                Contested::Lock(client.multi_lock(names)?)
+            }
+            _ => Contested::Lock(client.lock(name)?),
         })
     }
 

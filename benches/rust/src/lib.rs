@@ -14,7 +14,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use args::Args;
-use contested::PLAIN;
+use contested::{MULTI, PLAIN};
 use redlatch::{Client, LockOptions, OptionValue};
 
 /// Whatever went wrong.
@@ -28,7 +28,7 @@ pub static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 fn client(args: &Args) -> Result<Client, Failure> {
     let lease = LockOptions::new().watchdog_lease(args.lease);
     let builder = Client::builder(&args.url).lock_options(lease);
-    if args.kind == PLAIN {
+    if [PLAIN, MULTI].contains(&args.kind.as_str()) {
         return Ok(builder.build()?);
     }
     Ok(builder

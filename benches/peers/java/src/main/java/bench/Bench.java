@@ -17,6 +17,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
+import java.util.stream.IntStream;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
@@ -24,11 +25,11 @@ import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin, read; permits of a semaphore, with a lease or plain. Arguments and output: see benches/README.md. */
+/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin, read, multi; permits of a semaphore, with a lease or plain. Arguments and output: see benches/README.md. */
 public final class Bench {
     static String peer = "rlock", workload = "W1", url = "redis://127.0.0.1:6379", tsFile = "", name = "bench";
     static double seconds = 5, warmup = 1.5;      // the JIT needs longer than 0.3 s
-    static int tasks = 64, locks = 10000, id = 0, limit = 8;
+    static int tasks = 64, locks = 10000, id = 0, limit = 8, names = 8;
     static long leaseMs = 30000, csUs = 1000;
     static boolean barrier = false;
     static RedissonClient client;
@@ -48,6 +49,7 @@ public final class Bench {
         RLock l = peer.equals("fair") ? client.getFairLock(n)
             : peer.equals("spin") ? client.getSpinLock(n)
             : peer.equals("read") ? client.getReadWriteLock(n).readLock()
+            : peer.equals("multi") ? client.getMultiLock(IntStream.range(0, names).mapToObj(i -> client.getLock(n + ":" + i)).toArray(RLock[]::new))
             : client.getLock(n);
         return new Held() {
             public void lock() { l.lock(); }
@@ -166,6 +168,7 @@ public final class Bench {
                 case "--warmup": warmup = Double.parseDouble(v); break;
                 case "--tasks": tasks = Integer.parseInt(v); break;
                 case "--locks": locks = Integer.parseInt(v); break;
+                case "--names": names = Integer.parseInt(v); break;
                 case "--limit": limit = Integer.parseInt(v); break;
                 case "--lease-ms": leaseMs = Long.parseLong(v); break;
                 case "--cs-us": csUs = Long.parseLong(v); break;
