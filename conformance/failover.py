@@ -1,11 +1,13 @@
 """The effect of a fail-over on locks: faults under load, with every hold and every wait written down and checked.
 
-failover.py [--run TOPOLOGY/FAULT ...] [--drivers NAME ...] [--holds N] [--waiters N] [--dead-after-ms N] [--timeline FILE]
+failover.py [--run TOPOLOGY/FAULT ...] [--drivers NAME ...] [--holds N] [--waiters N] [--limit N] [--dead-after-ms N] [--timeline FILE]
 
 A run keeps `--holds` watchdog locks and lets `--waiters` waiters of all languages compete for twenty others, does the
 fault, and goes on until all is well again. Then it checks, with the monotonic clock of this one machine:
 
-- no two holds of a lock overlap, unless one of the two was told `lost`;
+- no two holds of a lock overlap, unless one of the two was told `lost`. With `--limit` they are semaphores of so many permits:
+  those who were not told never have more, and by the server's record each of them has its permit in the end, nobody else has
+  one, and all are free when they were given back;
 - each wait ended by a grant or at its own limit, by nothing else and not later;
 - each lock was granted again after the fault.
 
@@ -27,6 +29,7 @@ from pathlib import Path
 
 from build import build
 from drivers import Driver, Side
+from kinds import recorded
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
@@ -41,6 +44,8 @@ SLACK = 4.0
 PATIENCE = 120.0
 DEAD_AFTER_MS = 1000  # a primary silent for so long is taken for dead
 BEFORE, AFTER = 3.0, 15.0  # seconds of load around the fault
+# Permits that were lost are back after the lease and the time for which they are kept beyond it.
+BACK = LEASE_MS / 1000 + 5.0
 LISTENING = 40.0  # how much longer holders listen: moving slots takes its time on a busy machine
 
 
@@ -74,6 +79,7 @@ class History:
     held: list[Held] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     events: list[tuple[float, str]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
     affected: set[str] = field(default_factory=set)
     fault: float = 0.0
 
@@ -111,6 +117,8 @@ class Run:
 
     def __init__(self, deployment: Deployment, sides: list[Side], args: argparse.Namespace) -> None:
         self.deployment, self.args = deployment, args
+        # What makes a request one about a semaphore.
+        self.about: dict[str, int] = {"limit": args.limit} if args.limit else {}
         self.history = History()
         self.parties: list[Party] = []
         for side in sides:
@@ -153,9 +161,9 @@ class Run:
     def take_holds(self) -> list[tuple[Party, Held]]:
         asked = []
         for number, party in zip(range(self.args.holds), itertools.cycle(self.parties), strict=False):
-            held = Held(f"kept:{number}", f"{party.side.name}/h{number}", 0)
+            held = Held(self.kept(number), f"{party.side.name}/h{number}", 0)
             request = {"lock": held.lock, "as": f"h{number}", "wait_ms": WAIT_MS}
-            asked.append((party, held, party.ask(op="acquire", **request)))
+            asked.append((party, held, party.ask(op="acquire", **request, **self.about)))
         taken = []
         for party, held, future in asked:
             reply = future.result(PATIENCE)
@@ -166,13 +174,17 @@ class Run:
             taken.append((party, held))
         return taken
 
+    def kept(self, number: int) -> str:
+        """The lock of this holder. All permits of a semaphore are taken."""
+        return f"kept:{number // max(1, self.args.limit)}"
+
     def listen(self, holds: list[tuple[Party, Held]]) -> list[Future[dict]]:
         """Everyone who holds waits to be told of a loss, until some time after the load has ended."""
         within = int((BEFORE + AFTER + LISTENING) * 1000)
         told = []
         for party, held in holds:
             future = party.ask(
-                op="lost", lock=held.lock, within_ms=within, **{"as": held.owner.split("/")[1]}
+                op="lost", lock=held.lock, within_ms=within, **{"as": held.owner.split("/")[1]}, **self.about
             )
 
             def note(done: Future[dict], held: Held = held) -> None:
@@ -186,12 +198,36 @@ class Run:
     def give_back(self, holds: list[tuple[Party, Held]], listening: list[Future[dict]]) -> None:
         for future in listening:
             future.result(PATIENCE)
+        if self.args.limit:
+            kept = Counter(held.lock for _, held in holds if held.lost is None)
+            semaphores = {held.lock for _, held in holds}
+            self.recorded({lock: kept[lock] for lock in semaphores} | dict.fromkeys(self.contended, 0))
         asked = []
         for party, held in holds:
             held.until = self.history.now()
-            asked.append(party.ask(op="release", lock=held.lock, **{"as": held.owner.split("/")[1]}))
+            owner = {"as": held.owner.split("/")[1]}
+            asked.append(party.ask(op="release", lock=held.lock, **owner, **self.about))
         for (_, held), future in zip(holds, asked, strict=True):
             self.ended(held, future.result(PATIENCE))
+        if self.args.limit:
+            self.recorded(dict.fromkeys(semaphores | {*self.contended}, 0))
+
+    def recorded(self, wanted: dict[str, int]) -> None:
+        """By the server's record so many permits of these semaphores are taken, once those that were lost are back."""
+        end = time.monotonic() + BACK
+        for lock, number in wanted.items():
+            while True:
+                free, taken, kept, _ = recorded(self.deployment.primary_of(lock), lock)
+                # A server that lost its data, and nobody who asked since: there is no semaphore.
+                is_gone = number == free == taken == 0
+                if (kept == number and free + taken == self.args.limit) or is_gone:
+                    break
+                if time.monotonic() > end:
+                    self.history.wrong.append(
+                        f"record: {lock}: {kept} of {self.args.limit} permits are taken and {free} free; {number} hold"
+                    )
+                    break
+                time.sleep(INSIDE)
 
     def ended(self, held: Held, reply: dict) -> None:
         """A release that says `lost` tells it too."""
@@ -213,7 +249,8 @@ class Run:
         owner = f"{party.side.name}/{seat}"
         wait = Wait(lock, owner, self.history.now())
         self.history.waits.append(wait)
-        reply = party.ask(op="acquire", lock=lock, wait_ms=wait_ms, **{"as": seat}).result(PATIENCE)
+        about = {"lock": lock, "as": seat, **self.about}
+        reply = party.ask(op="acquire", wait_ms=wait_ms, **about).result(PATIENCE)
         wait.answered, wait.status = reply["at"], reply["status"]
         if wait.status != "ok":
             # The error is known now; a pause before the next try keeps the load what it is.
@@ -223,7 +260,7 @@ class Run:
         self.history.held.append(held)
         time.sleep(inside)
         held.until = self.history.now()
-        self.ended(held, party.ask(op="release", lock=lock, **{"as": seat}).result(PATIENCE))
+        self.ended(held, party.ask(op="release", **about).result(PATIENCE))
 
     def probe(self) -> None:
         """Somebody else tries what is held: who is granted one of those proves a loss."""
@@ -232,7 +269,7 @@ class Run:
                 return
             number = random.randrange(self.args.holds)
             rival = self.parties[(number + 1 + turn % max(1, len(self.parties) - 1)) % len(self.parties)]
-            self.once(rival, f"kept:{number}", "rival", 0, 0)
+            self.once(rival, self.kept(number), "rival", 0, 0)
 
     # ---- the faults ----
 
@@ -305,22 +342,28 @@ FAULTS = {"graceful": Run.graceful, "kill": Run.kill, "migrate": Run.migrate}
 # ---- what is checked ----
 
 
-def overlaps(held: list[Held]) -> tuple[list[str], float]:
-    """Pairs of holds of one lock at one time of which nobody was told; and the longest time that a told one knew nothing."""
+def overlaps(held: list[Held], limit: int) -> tuple[list[str], float]:
+    """Holds of one lock at one time, more than the limit, of which nobody was told; and the longest time that a told one
+    knew nothing."""
     found, unaware = [], 0.0
     by_lock: dict[str, list[Held]] = {}
     for hold in sorted(held, key=lambda hold: hold.since):
         by_lock.setdefault(hold.lock, []).append(hold)
     for lock, holds in by_lock.items():
-        for first, second in itertools.combinations(holds, 2):
-            if min(first.until, first.lost or first.until) <= second.since:
+        inside: list[Held] = []
+        for hold in holds:
+            inside = [other for other in inside if min(other.until, other.lost or other.until) > hold.since]
+            inside.append(hold)
+            if len(inside) <= limit:
                 continue
-            if first.lost is None and second.lost is None:
-                found.append(
-                    f"{lock}: {first.owner} held {first.since:.3f} to {first.until:.3f}, {second.owner} from {second.since:.3f}"
+            certain = [other for other in inside if other.lost is None]
+            if len(certain) > limit:
+                others = ", ".join(
+                    f"{one.owner} held {one.since:.3f} to {one.until:.3f}" for one in certain[:-1]
                 )
-            else:
-                unaware = max(unaware, (first.lost or first.until) - second.since)
+                found.append(f"{lock}: {others}, {certain[-1].owner} from {certain[-1].since:.3f}")
+            told = [other.lost for other in inside if other.lost is not None]
+            unaware = max([unaware, *(lost - hold.since for lost in told)])
     return found, unaware
 
 
@@ -412,11 +455,11 @@ def note_logs(deployment: Deployment, history: History) -> None:
 
 def judge(run: Run, name: str, server: str) -> Outcome:
     history = run.history
-    twice, unaware = overlaps(history.held)
+    twice, unaware = overlaps(history.held, max(1, run.args.limit))
     late = unserved(history.waits)
     recovered, pause = recovery(history, run.contended)
     lost = Counter(hold.reason for hold in history.held if hold.lost is not None)
-    failures = [f"overlap: {text}" for text in twice] + [f"wait: {text}" for text in late]
+    failures = [f"overlap: {text}" for text in twice] + [f"wait: {text}" for text in late] + history.wrong
     failures += [
         f"release: {hold.owner} on {hold.lock}: {hold.reason}"
         for hold in history.held
@@ -455,6 +498,9 @@ def main() -> int:
     parser.add_argument("--holds", type=int, default=1000)
     parser.add_argument("--waiters", type=int, default=200)
     parser.add_argument(
+        "--limit", type=int, default=0, help="semaphores of so many permits, in place of locks"
+    )
+    parser.add_argument(
         "--dead-after-ms", type=int, default=0, help="a primary silent for so long is taken for dead"
     )
     parser.add_argument("--timeline", type=Path)
@@ -470,7 +516,7 @@ def main() -> int:
                 run.play(fault)
             finally:
                 run.close()
-            outcome = judge(run, name, version)
+            outcome = judge(run, f"{name}, {args.limit} permits each" if args.limit else name, version)
         outcomes.append(outcome)
         print(outcome.text, *outcome.failures[:20], sep="\n  ", flush=True)
         print(outcome.table, flush=True)

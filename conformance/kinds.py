@@ -1,6 +1,8 @@
 """The kinds of locks as they lie in Redis, as far as the runner has to look there itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 # The value of a string, by whose lock it is.
 VALUES = {
@@ -67,4 +69,25 @@ def expand(names: list[str]) -> list[LockKind]:
     found = []
     for name in names:
         found += [KINDS[each] for each in (FOREIGN if name == "foreign" else (name,))]
+    return found
+
+
+# Free permits, taken ones, those of them whose time is not over, and how many ms the last of them is kept.
+RECORD = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or now
+return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('ZCARD', KEYS[2]),
+        redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'), last - now}
+"""
+
+
+def taken(semaphore: str) -> str:
+    """The key of the taken permits of a semaphore."""
+    return f"{semaphore if '{' in semaphore else '{' + semaphore + '}'}:timeout"
+
+
+def recorded(redis: Callable[..., Any], semaphore: str) -> list[int]:
+    """The server's record of a semaphore, read together."""
+    found: list[int] = redis("EVAL", RECORD, "2", semaphore, taken(semaphore))
     return found

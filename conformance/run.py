@@ -23,7 +23,7 @@ import tomllib
 from adaptive import Lesson
 from build import build
 from drivers import Driver, Side
-from kinds import KINDS, LockKind
+from kinds import KINDS, LockKind, recorded, taken
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
@@ -516,15 +516,9 @@ class Play:
     def counts_permits(self) -> bool:
         return any(kind.name in ("semaphore", "plain-semaphore") for kind in self.row.kinds.values())
 
-    @property
-    def taken(self) -> str:
-        """The key of the taken permits of a semaphore."""
-        return f"{self.key if '{' in self.key else '{' + self.key + '}'}:timeout"
-
     def permits(self) -> list[int]:
         """How many permits of a semaphore are free and how many are taken, read together."""
-        script = "return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('ZCARD', KEYS[2])}"
-        return self.redis("EVAL", script, "2", self.key, self.taken)
+        return recorded(self.redis, self.key)[:2]
 
     def do_in_redis(self, step: dict) -> None:
         found = self.permits()
@@ -820,7 +814,7 @@ class Play:
     def quiet(self) -> None:
         """Nothing is left: no key, no subscription. Only the number of a semaphore's permits stays."""
         if self.counts_permits:
-            self.eventually(lambda: self.redis("EXISTS", self.taken) == 0, "a permit is still taken")
+            self.eventually(lambda: self.redis("EXISTS", taken(self.key)) == 0, "a permit is still taken")
             self.redis("DEL", self.key)
         steps = self.scenario["steps"]
         # In a cluster they may be in several slots.

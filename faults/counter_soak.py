@@ -1,24 +1,33 @@
 """A soak of plain semaphores and latches: what callers were told adds up to the number that the server has, exactly.
 
-counter_soak.py [--minutes 2] [--seed N] [--processes N] [--callers N] [--debug]
+counter_soak.py [--minutes 2] [--seed N] [--processes N] [--callers N] [--debug] [--keep FILE] [LANGUAGE ...]
 
 The workers are those of permit_soak.py, and so are the faults, but nothing deletes a key and no process is killed: then nobody
-knows what was done. Commands, replies and connections are lost, doubled and late. The driver of Rust plays it.
+knows what was done. Commands, replies and connections are lost, doubled and late. All languages play it together.
 
 - *Seats* have a few permits that callers take and give back. Between the answer of an acquisition and the call of its release
   a permit is certainly taken; never more are than there are.
-- *Ledgers* are changed by all that changes a number: some callers take and never give back, others give what they never took.
-- *Gates* are latches, one after the other. A caller of each worker waits while all count down. None is let in before enough was
+- *Ledgers* are changed by what changes a number: some callers take and never give back, others give what they never took.
+- *Tills* are the same, and are emptied now and then.
+- *Gates* are latches. A caller of each worker waits while all count down. None is let in before enough was
   counted, and all are in the end. The gate that is still shut then has exactly the count that is left.
 
+Callers also ask for the numbers. After some calls a new one of each comes into use.
+
 Permits that are given back and counts are done as soon as the server answers, also when the call failed with `unavailable`. Any
-other change may then have been done or not: its ledger has one of several numbers. Ends with
-`counters: minutes=M operations=N faults=N gates=N wrong=N`, and with 1 if anything is wrong.
+other change may then have been done or not: its ledger has one of several numbers.
+
+The second checker is Porcupine, by counted.py: there is an order of all calls about a name in which each answer is right, and
+there is none after a violation was planted. Ends with
+`porcupine: histories=N operations=N refusals=N excused=N undecided=N violations=N planted=N rejected=N` and
+`counters: minutes=M operations=N faults=N gates=N wrong=N`, and with 1 if anything is wrong. Without Go the first of these lines is
+`SKIPPED porcupine: WHY`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import threading
@@ -29,21 +38,30 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import counted
+from counted import LATCH, PLAIN, SERVER, Counted, Use
 from permit_soak import Caller, PermitWorker
+from second import Missing, Porcupine
+from second import build as build_porcupine
 from server import eventually
 from soak import OTHER, Soak
-from world import PATIENCE, Redis
+from world import PATIENCE, Redis, build
 
-PLAIN, LATCH = "plain-semaphore", "latch"
-SEATS = [f"seats{number}" for number in range(4)]
-LEDGERS = [f"ledger{number}" for number in range(4)]
 LIMIT = 4
 # A ledger begins with so much, that most who take get something.
 CAPITAL = 1000
+# The first number of each name.
+SEATS = {f"seats{number}": LIMIT for number in range(3)}
+LEDGERS = {f"ledger{number}": CAPITAL for number in range(3)}
+TILLS = {f"till{number}": LIMIT for number in range(2)}
+# So many calls belong to a name, so that Porcupine decides soon.
+CALLS = 150
 WAITS_MS = [0, 20, 200, 2000]
-# The first count of a gate.
-COUNT = 60
+# The first count of a gate, and how much more is counted when it is open.
+COUNT, OVER = 60, 15
 DONE = ("ok", "unavailable")
+# In a hundred cases.
+LOOKS = 10
 now = time.monotonic_ns
 
 
@@ -55,6 +73,10 @@ class Books:
         self.numbers: Counter[str] = Counter()
         # Changes about which nobody knows.
         self.doubtful: defaultdict[str, list[int]] = defaultdict(list)
+        # Names of which nobody can tell the number.
+        self.unknown: set[str] = set()
+        # What counters begin with, and all that was done to them.
+        self.pasts: dict[str, Counted] = {}
         self.taken: Counter[str] = Counter()
         self.counted: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
@@ -91,9 +113,10 @@ class Books:
             if status == "ok" and self.counted[name] < COUNT:
                 self.wrong.append(f"{name} is open after {self.counted[name]} of {COUNT}")
 
-    def note(self, op: str, status: str) -> None:
+    def note(self, name: str, use: Use) -> None:
         with self.lock:
-            self.ends[f"{op} {status}"] += 1
+            self.ends[f"{use.op} {use.status}"] += 1
+            self.pasts[name].uses.append(use)
 
 
 class CounterCaller(Caller):
@@ -103,53 +126,97 @@ class CounterCaller(Caller):
     def books(self) -> Books:
         return self.worker.soak.books
 
-    def told(self, op: str, counter: str, name: str, allowed: tuple[str, ...], **more: object) -> str:
+    def told(self, op: str, name: str, allowed: tuple[str, ...], wanted: int = 1, **more: object) -> Use:
+        counter = self.books.pasts[name].counter
         where = {"client": "s", "lock": name, "counter": counter, "as": str(self.number)}
-        status = str(self.driver.ask(op=op, **where, **more)[1].result()["status"])
+        number = {"permits": wanted, "number": wanted}
+        called = now()
+        reply = self.driver.ask(op=op, **where, **number, **more)[1].result()
+        status, value = str(reply["status"]), reply.get("value")
         if status == "gone":
             raise SystemExit
-        self.books.note(op, status)
+        word, tried = "look" if op in ("permits", "count") else op, more.get("wait_ms") == 0
+        use = Use(self.worker.who, called, now(), word, wanted, status, tried, value)
+        self.books.note(name, use)
         if status not in allowed:
-            raise AssertionError(f"{op} of {name}: {status}")
-        return status
+            raise AssertionError(f"{op} of {name}: {reply}")
+        return use
 
     def run(self) -> None:
         self.worker.soak.begun.wait()
         super().run()
 
     def attempt(self) -> None:
-        self.random.choice([self.sit, self.sit, self.book, self.book, self.count_down])()
+        soak = self.worker.soak
+        act, places = self.random.choice(
+            [
+                *2 * [(self.sit, SEATS)],
+                *2 * [(self.book, LEDGERS)],
+                (self.cash, TILLS),
+                (self.count_down, None),
+            ]
+        )
+        name = soak.current(self.random.choice([*places])) if places else soak.gate()
+        if not self.chance(LOOKS):
+            act(name)
+        elif places:
+            self.told("permits", name, DONE)
+        else:
+            self.told("count", name, DONE)
 
-    def sit(self) -> None:
-        name, permits = self.random.choice(SEATS), self.random.choice([1, 1, 2, 3])
+    def sit(self, name: str) -> None:
+        permits = self.random.choice([1, 1, 2, 3])
         if self.acquire(name, permits) == "ok":
             self.books.take(name, permits)
             if self.chance(5):
                 time.sleep(self.random.random() / 10)  # the work, for which others wait
             self.books.take(name, -permits)
-            self.told("release", PLAIN, name, DONE, permits=permits)
+            self.told("release", name, DONE, permits)
 
-    def book(self) -> None:
-        name, number = self.random.choice(LEDGERS), self.random.choice([1, 2, 3])
-        op = self.random.choice(["acquire", "release", "add", "add"])
+    def book(self, name: str) -> None:
+        number, op = (
+            self.random.choice([1, 2, 3]),
+            self.random.choice(["acquire", "release", "add", "add", "set"]),
+        )
         if op == "acquire":
             by = -number if self.acquire(name, number) == "ok" else 0
+        elif op == "set":
+            # It has a number.
+            use = self.told(op, name, DONE, number)
+            if use.status == "ok" and use.told:
+                self.books.wrong.append(f"{name} got its first number twice")
+            return
         else:
             by = self.random.choice([number, -number]) if op == "add" else number
-            status = self.told(op, PLAIN, name, DONE, permits=by)
-            if op == "add" and status != "ok":
+            use = self.told(op, name, DONE, by)
+            if op == "add" and use.status != "ok":
                 return self.books.doubt(name, by)
         return self.books.change(name, by)
 
+    def cash(self, name: str) -> None:
+        number = self.random.choice([1, 2, 3])
+        if self.chance(30):
+            use = self.told("drain", name, DONE)
+            if use.told is None:
+                self.books.unknown.add(name)
+            return self.books.change(name, -int(use.told or 0))
+        if self.chance(30):
+            return self.books.change(name, -number if self.acquire(name, number) == "ok" else 0)
+        self.told("release", name, DONE, number)
+        return self.books.change(name, number)
+
     def acquire(self, name: str, permits: int) -> str:
         wait, allowed = self.random.choice(WAITS_MS), (*DONE, "timeout")
-        return self.told("acquire", PLAIN, name, allowed, permits=permits, wait_ms=wait)
+        return self.told("acquire", name, allowed, permits, wait_ms=wait).status
 
-    def count_down(self) -> None:
-        gate, by = self.worker.soak.gate(), self.random.choice([1, 1, 2, 3])
+    def count_down(self, gate: str) -> None:
+        if self.chance(LOOKS):
+            use = self.told("wait", gate, (*DONE, "timeout"), wait_ms=0)
+            return self.books.let_in(gate, use.status)
+        by = self.random.choice([1, 1, 2, 3])
         self.books.count(gate, by)
-        self.told("down", LATCH, gate, DONE, number=by)
-        self.books.change(gate, -by)
+        self.told("down", gate, DONE, by)
+        return self.books.change(gate, -by)
 
 
 class CounterWorker(PermitWorker):
@@ -162,15 +229,20 @@ class CounterWorker(PermitWorker):
     def wait_at(self, gate: str) -> Future[dict]:
         # Its client is open then.
         self.callers[0].begun.wait()
-        wanted = {"client": "s", "lock": gate, "counter": LATCH, "as": gate}
+        wanted, called = {"client": "s", "lock": gate, "counter": LATCH, "as": gate}, now()
         waiting = self.driver.ask(op="wait", **wanted)[1]
-        waiting.add_done_callback(lambda done: self.soak.books.let_in(gate, done.result()["status"]))
+
+        def let_in(done: Future[dict]) -> None:
+            status = str(done.result()["status"])
+            self.soak.books.let_in(gate, status)
+            self.soak.books.note(gate, Use(self.who, called, now(), "wait", status=status))
+
+        waiting.add_done_callback(let_in)
         return waiting
 
 
 class CounterSoak(Soak):
     worker = CounterWorker
-    languages = ("rust",)
     # Nothing that makes what was done unknowable.
     other = tuple(kind for kind in OTHER if kind != "delete")
     seldom = ()
@@ -178,30 +250,42 @@ class CounterSoak(Soak):
     def __init__(self, *given: Any) -> None:
         self.books = Books()
         self.gates: dict[str, list[Future[dict]]] = {}
+        self.numbers = itertools.count()
         self.opening = threading.Lock()
         self.begun = threading.Event()
         super().__init__(*given)
-        for name in SEATS:
-            self.begin(name, LIMIT)
-        for name in LEDGERS:
-            self.begin(name, CAPITAL)
+        self.firsts = SEATS | LEDGERS | TILLS
+        self.names = {place: self.next_of(place) for place in self.firsts}
         self.begun.set()
 
-    def begin(self, name: str, number: int) -> None:
+    def next_of(self, place: str) -> str:
+        name = f"{place}.{next(self.numbers)}"
+        self.begin(name, PLAIN, self.firsts[place])
+        return name
+
+    def begin(self, name: str, counter: str, number: int) -> None:
         # The soak kills this connection too, now and then. Nobody changes the number meanwhile.
         while True:
             with suppress(OSError), closing(Redis(self.server.port)) as redis:
                 if redis("SET", name, number) == "OK":
                     break
+        self.books.pasts[name] = Counted(name, counter, number, [])
         self.books.change(name, number)
 
+    def current(self, place: str) -> str:
+        """The name that this place has now."""
+        with self.opening:
+            if len(self.books.pasts[self.names[place]].uses) >= CALLS:
+                self.names[place] = self.next_of(place)
+            return self.names[place]
+
     def gate(self) -> str:
-        """The latch to count down: a new one when callers were told that the last one is open."""
+        """The latch to count down: a new one some time after callers were told that the last one is open."""
         with self.opening:
             name = f"gate{len(self.gates) - 1}"
-            if not self.gates or self.books.numbers[name] <= 0:
+            if not self.gates or self.books.numbers[name] <= -OVER:
                 name = f"gate{len(self.gates)}"
-                self.begin(name, COUNT)
+                self.begin(name, LATCH, COUNT)
                 self.gates[name] = [worker.wait_at(name) for worker in self.workers]  # type: ignore[attr-defined]
             return name
 
@@ -222,11 +306,14 @@ class CounterSoak(Soak):
                     self.books.wrong.append(f"a waiter at {name}: {status}")
                 elif is_shut:
                     self.books.wrong.append(f"{name} is open too early")
+        for name, past in self.books.pasts.items():
+            called, told = now(), int(self.redis("GET", name) or 0)
+            past.uses.append(Use(SERVER, called, now(), "look", told=told))
 
     def left(self) -> list[str]:
         """The counters that have another number than callers were told."""
         wrong = []
-        for name in self.books.numbers:
+        for name in self.books.numbers.keys() - self.books.unknown:
             # A latch stops at 0.
             wanted = {
                 max(0, number) if name in self.gates else number for number in self.books.possible(name)
@@ -239,13 +326,23 @@ class CounterSoak(Soak):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("languages", nargs="*", help="all of ours by default")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="per language")
     parser.add_argument("--callers", type=int, default=8, help="of each process")
-    parser.add_argument("--debug", action="store_true", help="the program without optimisations")
+    parser.add_argument("--debug", action="store_true", help="programs of Rust and C without optimisations")
+    parser.add_argument("--keep", type=Path, help="a file for what was done, for counted.py")
     args = parser.parse_args()
+    if unknown := set(args.languages) - set(build.ours()):
+        parser.error(f"no language is {', '.join(unknown)}")
     profile = "debug" if args.debug else "release"
+    CounterSoak.languages = tuple(args.languages)
+    program, skipped = None, ""
+    try:
+        program = build_porcupine()
+    except Missing as missing:
+        skipped = f"SKIPPED porcupine: {missing}"
     with tempfile.TemporaryDirectory(prefix="redlatch-soak-") as folder:
         soak = CounterSoak(args.minutes, args.seed, args.processes, args.callers, Path(folder), profile)
         try:
@@ -253,6 +350,14 @@ def main() -> int:
             wrong = [*soak.books.wrong, *soak.leaks()]
         finally:
             soak.close()
+    pasts = [*soak.books.pasts.values()]
+    begun, second = time.monotonic(), skipped
+    if program:
+        with Porcupine(program) as porcupine:
+            opinion = counted.judge(pasts, porcupine)
+        second = opinion.summary()
+        wrong += counted.wrong(opinion)
+    took = time.monotonic() - begun
     wrong += [
         f"no {op} succeeded" for op in ("acquire", "release", "down") if not soak.books.ends[f"{op} ok"]
     ]
@@ -260,7 +365,12 @@ def main() -> int:
     wrong += [f"{leak} of {who}" for who, report in reports.items() for leak in report.leaks()]
     for line in wrong[:20]:
         print(f"wrong: {line}")
+    if keep := args.keep or (Path(tempfile.mkstemp(prefix="redlatch-counters-")[1]) if wrong else None):
+        counted.save(pasts, keep)
+        print(f"kept, for counted.py: {keep}")
     print(f"seed {args.seed}; ends: {dict(soak.books.ends.most_common())}; faults: {dict(soak.faults)}")
+    print(f"checked in {took:.0f} s")
+    print(second)
     print(
         f"counters: minutes={args.minutes:g} operations={soak.books.ends.total()} faults={soak.faults.total()} "
         f"gates={len(soak.gates)} wrong={len(wrong)}"

@@ -67,7 +67,7 @@ class Opinion:
 class Porcupine:
     """The program, which judges one name after the other. Times are nanoseconds."""
 
-    def __init__(self, program: Path, lease: float) -> None:
+    def __init__(self, program: Path, lease: float = 0) -> None:
         words = [str(program), str(int(lease)), str(int(RELIED_ON * lease)), str(LIMIT_SECONDS)]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.opinion = Opinion()
@@ -81,13 +81,17 @@ class Porcupine:
         self.process.communicate()
 
     def ask(self, past: Past) -> dict[str, Any]:
+        name = past.holds[0].name if past.holds else "-"
+        deletions = [f"d {int(one.called)} {int(one.answered)}\n" for one in past.deletions]
+        return self.answer(
+            [f"n {name} {past.limit or 1} {int(past.margin)}\n", *deletions, *map(line, past.holds)]
+        )
+
+    def answer(self, lines: list[str]) -> dict[str, Any]:
+        """The verdict on one name, whose history has these lines."""
         into, out = self.process.stdin, self.process.stdout
         assert into is not None and out is not None
-        name = past.holds[0].name if past.holds else "-"
-        into.write(f"n {name} {past.limit or 1} {int(past.margin)}\n")
-        into.writelines(f"d {int(one.called)} {int(one.answered)}\n" for one in past.deletions)
-        into.writelines(map(line, past.holds))
-        into.write(".\n")
+        into.writelines([*lines, ".\n"])
         into.flush()
         answer = out.readline()
         if not answer:
@@ -97,7 +101,10 @@ class Porcupine:
 
     def check(self, past: Past) -> None:
         """Adds the verdict on one name, of a read-write lock on its writers."""
-        answer, opinion = self.ask(judged(past)), self.opinion
+        self.count(self.ask(judged(past)))
+
+    def count(self, answer: dict[str, Any]) -> None:
+        opinion = self.opinion
         opinion.histories += 1
         opinion.largest = max(opinion.largest, answer["largest"])
         opinion.wrong += [f"porcupine: {message}" for message in answer["messages"]]

@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "conformance"), str(ROOT / "scripts" / "lib")]
 import build  # noqa: E402
 from drivers import Driver, begin  # noqa: E402, F401
 from drivers import Side as Kind  # noqa: E402
+from kinds import recorded  # noqa: E402
 from server import Redis, Server, find_server  # noqa: E402
 from topologies import Behind, Pool  # noqa: E402
 
@@ -35,26 +36,12 @@ SIDES = ["read", "write"]
 PERMITS, LIMIT, TAKEN = "permits", 3, 2
 # Permits are kept for so long beyond their lease, for Redisson: docs/semaphore.md.
 MARGIN_MS = 2000
-# Free permits, taken ones, those of them whose time is not over, and how many ms the last of them is kept.
-RECORD = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or now
-return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('ZCARD', KEYS[2]),
-        redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'), last - now}
-"""
 LANGUAGES = ["rust", "python", "asyncio", "node", "c"]
 
 
 def sides(names: list[str]) -> list[Kind]:
     """The faces of these names, built."""
     return [kind for kind in build.build(names) if kind.name in names]
-
-
-def recorded(redis: Redis, semaphore: str) -> list[int]:
-    """The server's record of a semaphore, read together."""
-    found: list[int] = redis("EVAL", RECORD, 2, semaphore, f"{{{semaphore}}}:timeout")
-    return found
 
 
 class Failed(Exception):

@@ -228,6 +228,8 @@ def matrix(line: str, counts: Counts) -> None:
 def counters(line: str, counts: Counts) -> None:
     if found := re.match(r"counters: .*operations=(\d+) .*wrong=(\d+)", line):
         counts.add(Counts(int(int(found[1]) > 0), int(found[2])))
+    elif found := re.match(r"SKIPPED (.+)", line):
+        counts.add(Counts(skipped=1, skips=[found[1]]))
 
 
 def simulation(line: str, counts: Counts) -> None:

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// use is a call about a plain semaphore or a latch. Nobody has these, so it is the number alone that is judged.
+type use struct {
+	who              string
+	called, answered int64
+	op               string
+	// The permits, or by how much is counted down.
+	wanted int64
+	status string
+	// Whether it was to wait for nothing.
+	tried bool
+	// What the caller was told, if anything.
+	told  int64
+	heard bool
+}
+
+// server is the one who looks at the number when all is over.
+const server = "server"
+
+// counter is what happened to one plain semaphore or latch.
+type counter struct {
+	latch bool
+	// The number at first; a latch without a count, and a semaphore without permits, has none.
+	number int64
+	uses   []use
+}
+
+// act is what an operation does to the number.
+type act uint8
+
+const (
+	change  act = iota // adds to it, as it is
+	take               // takes permits from it, if it has so many
+	refuse             // somebody is refused permits
+	empty              // takes all permits
+	down               // counts down, to 0 at most
+	enter              // somebody is let in at an open latch
+	keepOut            // somebody is not let in at a shut one
+	read               // tells it
+	begin              // gives it its first value, and says so
+	begun              // finds that it has one
+	begins             // gives it its first value, or finds one: the caller does not know
+)
+
+// deed is the input of an operation: its number in the history tells apart those that are alike.
+type deed struct {
+	use    int
+	act    act
+	number int64
+	// For what empties it: whether the caller knows how much that was.
+	heard bool
+	// Permits that are given back unnoticed may have been missing: it shows how much there was at least.
+	excused bool
+}
+
+// tally is the number, if there is one.
+type tally struct {
+	number int64
+	there  bool
+}
+
+// count is the counter: whether the operation may have this outcome at this number, and the number that follows.
+func (c *counter) count(s tally, d deed) (bool, tally) {
+	switch d.act {
+	case change:
+		return true, tally{s.number + d.number, true}
+	case take:
+		return s.number >= d.number, tally{s.number - d.number, s.there}
+	case refuse:
+		return d.excused || s.number < d.number, s
+	case empty:
+		if !d.heard {
+			return true, tally{0, s.there}
+		}
+		if d.excused {
+			return s.number >= d.number, tally{s.number - d.number, s.there}
+		}
+		return s.number == d.number, tally{0, s.there}
+	case down:
+		// An open latch has no key.
+		left := max(0, s.number-d.number)
+		return true, tally{left, left > 0}
+	case enter:
+		return s.number == 0, s
+	case keepOut:
+		return s.number > 0, s
+	case read:
+		return s.number == d.number || d.excused && s.number >= d.number, s
+	case begin:
+		return !s.there, tally{d.number, !c.latch || d.number > 0}
+	case begun:
+		return s.there, s
+	case begins:
+		if s.there {
+			return true, s
+		}
+		return true, tally{d.number, !c.latch || d.number > 0}
+	}
+	panic(fmt.Sprintf("no such act: %d", d.act))
+}
+
+func (c *counter) first() tally { return tally{c.number, c.number > 0} }
+
+func (c *counter) model() porcupine.Model {
+	return porcupine.Model{
+		Init: func() interface{} { return c.first() },
+		Step: func(s, input, _ interface{}) (bool, interface{}) {
+			ok, next := c.count(s.(tally), input.(deed))
+			return ok, next
+		},
+		Hash: func(s interface{}) uint64 { return uint64(s.(tally).number) * 1099511628211 },
+	}
+}
+
+// operations are the calls that say or do something, for Porcupine.
+//
+// What is given back or counted down is done as soon as the server answers, though its caller may be told that it
+// is unavailable: before the server is looked at in the end. Anything else of which that is told is done at any
+// time, or never: after that look, which is the same.
+func (c *counter) operations() (ops []porcupine.Operation) {
+	const never = math.MaxInt64
+	settled := int64(never)
+	for i := range c.uses {
+		if u := &c.uses[i]; u.who == server {
+			settled = min(settled, u.called-1)
+		}
+	}
+	first := c.unnoticed()
+	for i := range c.uses {
+		u := &c.uses[i]
+		d := deed{use: i, number: u.wanted, heard: u.heard, excused: u.who != server && u.answered >= first}
+		from, to, isSure := u.called, u.answered, u.status == "ok"
+		switch u.op {
+		case "acquire":
+			switch {
+			case isSure:
+				d.act = take
+			case u.tried && u.status == "timeout":
+				d.act = refuse
+				d.number, from = c.behind(u)
+			default:
+				continue
+			}
+		case "release":
+			d.act = change
+			if !isSure {
+				to = settled
+			}
+		case "add":
+			d.act = change
+			if !isSure {
+				to = never
+			}
+		case "drain":
+			d.act, d.number = empty, u.told
+			if !isSure {
+				d.heard, to = false, never
+			}
+		case "down":
+			d.act = down
+			if !isSure {
+				to = settled
+			}
+		case "wait":
+			switch {
+			case isSure:
+				d.act = enter
+			case u.tried && u.status == "timeout":
+				d.act = keepOut
+			default:
+				continue
+			}
+		case "look":
+			if !isSure {
+				continue
+			}
+			d.act, d.number = read, u.told
+		case "set":
+			switch {
+			case !isSure:
+				d.act, to = begins, never
+			case u.told != 0:
+				d.act = begin
+			default:
+				d.act = begun
+			}
+		}
+		ops = append(ops, porcupine.Operation{Input: d, Call: from, Return: to})
+	}
+	return ops
+}
+
+// unnoticed is when the first acquisition was called that may take permits for a while and give them back, because its
+// caller does not hear of them.
+func (c *counter) unnoticed() int64 {
+	first := int64(math.MaxInt64)
+	for i := range c.uses {
+		u := &c.uses[i]
+		if u.op == "acquire" && u.status != "ok" && u.status != "timeout" {
+			first = min(first, u.called)
+		}
+	}
+	return first
+}
+
+// behind tells why a try is refused, and since when that is known: the number is less than it wants, or than another
+// caller of its client wants, who came first and waits.
+func (c *counter) behind(u *use) (wanted, from int64) {
+	wanted, from = u.wanted, u.called
+	for i := range c.uses {
+		other := &c.uses[i]
+		if other.op == "acquire" && !other.tried && other.who == u.who && other.called <= u.answered && other.answered >= u.called {
+			wanted, from = max(wanted, other.wanted), min(from, other.called)
+		}
+	}
+	return wanted, from
+}
+
+func (c *counter) kind() string {
+	if c.latch {
+		return "latch"
+	}
+	return "plain semaphore"
+}
+
+// judge has Porcupine look for an order of all operations that the counter allows. Histories of counters are short.
+func (c *counter) judge(name string, r rules) verdict {
+	ops := c.operations()
+	v := verdict{Operations: len(ops), Parts: 1, Largest: len(ops), Messages: []string{}}
+	strict, excused := slices.Clone(ops), 0
+	for i := range ops {
+		d := ops[i].Input.(deed)
+		if d.act == refuse || d.act == keepOut {
+			v.Refusals++
+		}
+		if d.excused && (d.act == refuse || d.act == empty || d.act == read) {
+			excused++
+		}
+		d.excused = false
+		strict[i].Input = d
+	}
+	result := porcupine.CheckOperationsTimeout(c.model(), strict, r.limit)
+	if result != porcupine.Ok && excused > 0 {
+		v.Excused = excused
+		strict = ops
+		result = porcupine.CheckOperationsTimeout(c.model(), ops, r.limit)
+	}
+	switch result {
+	case porcupine.Ok:
+	case porcupine.Unknown:
+		v.Undecided++
+		v.Messages = append(v.Messages, fmt.Sprintf("%s: no decision within %s for %d operations", name, r.limit, len(ops)))
+	default:
+		v.Violations++
+		v.Messages = append(v.Messages, fmt.Sprintf("%s: no order of a %s for %d operations%s", name, c.kind(), len(ops), c.stuck(strict, r.limit)))
+	}
+	return v
+}
+
+// stuck says where the longest order that Porcupine found ends: what would have to come next, and cannot.
+func (c *counter) stuck(ops []porcupine.Operation, limit time.Duration) string {
+	_, info := porcupine.CheckOperationsVerbose(c.model(), ops, limit)
+	var longest []porcupine.Operation
+	for _, order := range info.PartialLinearizationsOperations()[0] {
+		if len(order) > len(longest) {
+			longest = order
+		}
+	}
+	now, placed := c.first(), map[int]bool{}
+	for _, op := range longest {
+		_, now = c.count(now, op.Input.(deed))
+		placed[op.Input.(deed).use] = true
+	}
+	var next *porcupine.Operation
+	for i := range ops {
+		if !placed[ops[i].Input.(deed).use] && (next == nil || ops[i].Return < next.Return) {
+			next = &ops[i]
+		}
+	}
+	if next == nil {
+		return ""
+	}
+	u := &c.uses[next.Input.(deed).use]
+	told := ""
+	if u.heard {
+		told = fmt.Sprintf(", told %d", u.told)
+	}
+	return fmt.Sprintf(": %s %d of %s (%s%s) from %d to %d cannot follow at %d", u.op, u.wanted, u.who, u.status, told, next.Call, next.Return, now.number)
+}
