@@ -1,6 +1,6 @@
 """Faults while callers use a plain semaphore or a count-down latch: afterwards the server has exactly the number that callers made.
 
-Nobody has a counter, so these rows look at the number alone. The driver of Rust plays them.
+Nobody has a counter, so these rows look at the number alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from server_rows import (
 )
 from world import LIMIT_MS, SOON, Cell, Kind, Redis, World
 
-LANGUAGES = ("rust",)
 PLAIN, LATCH = "plain semaphore", "latch"
 CHANNELS = {PLAIN: "redisson_sc:", LATCH: "redisson_countdownlatch__channel__"}
 # The permits of a semaphore, or how far a latch has to count down.
@@ -383,7 +382,8 @@ def killed_with_permits(cell: Counter) -> None:
     cell.begin_anew()
     own = connections(cell)
     cell.ok("acquire", permits=2)
-    waiter = cell.call("acquire", "b", permits=NUMBER, wait_ms=60000)
+    # Requests of one actor are served in their order.
+    waiter = cell.call("acquire", "b", actor="waiter", permits=NUMBER, wait_ms=60000)
     cell.waiting()
     kill(cell, own)
     cell.check_told(NUMBER - 2, "b")
@@ -414,7 +414,7 @@ def killed_while_counting_down(cell: Counter) -> None:
     cell.begin_anew()
     own = connections(cell)
     cell.ok("down", number=2)
-    waiter = cell.call("wait", "b", wait_ms=60000)
+    waiter = cell.call("wait", "b", actor="waiter", wait_ms=60000)
     cell.waiting()
     kill(cell, own)
     cell.check_told(NUMBER - 2, "b")
@@ -465,10 +465,6 @@ LATCH_ROWS: list[Row] = [
     ("SIGKILL", "count down", killed_while_counting_down, ALONE),
     ("SIGKILL", "wait", killed_while_waiting, ALONE),
 ]
-
-
-def is_playable(language: str, row: str, operation: str) -> bool:
-    return language in LANGUAGES or not row.startswith((f"{PLAIN}: ", f"{LATCH}: "))
 
 
 def rows(network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:

@@ -109,10 +109,7 @@ def tasks(world: World) -> list[Task]:
     for kind in world.kinds:
         found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
         for row, operation, perform in OTHER_ROWS:
-            if all(
-                there.is_playable(kind.name, row, operation)
-                for there in (counter_rows, direct_rows, side_rows)
-            ):
+            if all(there.is_playable(kind.name, row, operation) for there in (direct_rows, side_rows)):
                 found.append(Task(row, operation, kind, perform))
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:
@@ -129,18 +126,13 @@ def topology_tasks(world: World) -> list[Task]:
                 for topology in TOPOLOGIES:
                     found.append(Task(row, operation, kind, on_topology(topology, perform), topology))
     for topology in TOPOLOGIES:
-        for row, operation, there in side_rows.rows_there(topology, NETWORK_ROWS):
-            found += [
-                Task(row, operation, kind, there, topology)
-                for kind in world.kinds
-                if kind.name in TOPOLOGY_LANGUAGES
-            ]
-        for row, operation, there in counter_rows.rows_there(topology, NETWORK_ROWS):
-            found += [
-                Task(row, operation, kind, there, topology)
-                for kind in world.kinds
-                if kind.name in counter_rows.LANGUAGES
-            ]
+        for rows in (side_rows, counter_rows):
+            for row, operation, there in rows.rows_there(topology, NETWORK_ROWS):
+                found += [
+                    Task(row, operation, kind, there, topology)
+                    for kind in world.kinds
+                    if kind.name in TOPOLOGY_LANGUAGES
+                ]
     for row, operation, there in direct_rows.rows_on_sentinel(NETWORK_ROWS):
         found += [
             Task(row, operation, kind, there, "sentinel")
