@@ -40,11 +40,11 @@ from typing import Any
 
 import counted
 from counted import LATCH, PLAIN, SERVER, Counted, Use
-from permit_soak import Caller, PermitWorker
+from permit_soak import Caller, DrivenSoak, PermitWorker
 from second import Missing, Porcupine
 from second import build as build_porcupine
 from server import eventually
-from soak import OTHER, Soak
+from soak import OTHER
 from world import PATIENCE, Redis, build
 
 LIMIT = 4
@@ -142,10 +142,6 @@ class CounterCaller(Caller):
             raise AssertionError(f"{op} of {name}: {reply}")
         return use
 
-    def run(self) -> None:
-        self.worker.soak.begun.wait()
-        super().run()
-
     def attempt(self) -> None:
         soak = self.worker.soak
         act, places = self.random.choice(
@@ -241,7 +237,7 @@ class CounterWorker(PermitWorker):
         return waiting
 
 
-class CounterSoak(Soak):
+class CounterSoak(DrivenSoak):
     worker = CounterWorker
     # Nothing that makes what was done unknowable.
     other = tuple(kind for kind in OTHER if kind != "delete")
@@ -252,16 +248,11 @@ class CounterSoak(Soak):
         self.gates: dict[str, list[Future[dict]]] = {}
         self.numbers = itertools.count()
         self.opening = threading.Lock()
-        self.begun = threading.Event()
         super().__init__(*given)
+
+    def prepare(self) -> None:
         self.firsts = SEATS | LEDGERS | TILLS
         self.names = {place: self.next_of(place) for place in self.firsts}
-        for worker in self.workers:
-            for caller in worker.callers:  # type: ignore[attr-defined]
-                caller.begun.wait(PATIENCE)
-        # On a busy machine programs take their time to begin, and that is not theirs to lose.
-        self.until = now() + int(self.minutes * 60e9)
-        self.begun.set()
 
     def next_of(self, place: str) -> str:
         name = f"{place}.{next(self.numbers)}"

@@ -86,6 +86,8 @@ EXEMPT = {
 PYTHONS = ["3.10", "3.12", "3.13", "3.14"]
 NODES = ["20", "22", "24", "26"]
 IN_CI = ["node-22", "bun", "deno", "python-3.14"]
+# A soak of some seconds, with one program of each language as it was built for the other tests.
+BRIEF = ["--minutes", "0.1", "--processes", "1", "--debug"]
 # The servers that continuous integration plays: the oldest, and the newest of each family. The suites themselves run
 # on another one. Asked for by hand, the phase plays all.
 SERVERS_IN_CI = ["redis-6.2", "redis-8.2", "valkey-9.1"]
@@ -225,8 +227,9 @@ def matrix(line: str, counts: Counts) -> None:
         counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
 
 
-def counters(line: str, counts: Counts) -> None:
-    if found := re.match(r"counters: .*operations=(\d+) .*wrong=(\d+)", line):
+def soaked(line: str, counts: Counts) -> None:
+    """The last line of a soak. What its checkers find besides is told by the exit code."""
+    if found := re.match(r"(?:counters|soak): .*operations=(\d+) .*(?:wrong|leaks)=(\d+)", line):
         counts.add(Counts(int(int(found[1]) > 0), int(found[2])))
     elif found := re.match(r"SKIPPED (.+)", line):
         counts.add(Counts(skipped=1, skips=[found[1]]))
@@ -556,7 +559,8 @@ def phases() -> list[Phase]:
                 (["python", "-m", "pytest", "-rfEsx", "faults"], pytest),
                 # All of it is `make faults`.
                 (["python", "faults/matrix.py", "--short"], matrix),
-                (["python", "faults/counter_soak.py", "--minutes", "0.1", "--debug"], counters),
+                (["python", "faults/counter_soak.py", *BRIEF], soaked),
+                (["python", "faults/permit_soak.py", *BRIEF], soaked),
             ],
         ),
         Phase(
