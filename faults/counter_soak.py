@@ -51,9 +51,9 @@ LIMIT = 4
 # A ledger begins with so much, that most who take get something.
 CAPITAL = 1000
 # The first number of each name.
-SEATS = {f"seats{number}": LIMIT for number in range(3)}
-LEDGERS = {f"ledger{number}": CAPITAL for number in range(3)}
-TILLS = {f"till{number}": LIMIT for number in range(2)}
+SEATS = {f"seats{number}": LIMIT for number in range(5)}
+LEDGERS = {f"ledger{number}": CAPITAL for number in range(5)}
+TILLS = {f"till{number}": LIMIT for number in range(3)}
 # So many calls belong to a name, so that Porcupine decides soon.
 CALLS = 150
 WAITS_MS = [0, 20, 200, 2000]

@@ -54,7 +54,9 @@ const (
 
 // deed is the input of an operation: its number in the history tells apart those that are alike.
 type deed struct {
-	use    int
+	use int
+	// Its number among the operations.
+	at     int
 	act    act
 	number int64
 	// For what empties it: whether the caller knows how much that was.
@@ -63,33 +65,123 @@ type deed struct {
 	excused bool
 }
 
-// tally is the number, if there is one.
+// tracked operations are told apart by a state. A history of more is searched without short cuts.
+const tracked = 512
+
+// set is one of operations.
+type set [tracked / 64]uint64
+
+func (s set) with(at int) set {
+	s[at/64] |= 1 << (at % 64)
+	return s
+}
+
+func (s set) has(at int) bool { return s[at/64]&(1<<(at%64)) != 0 }
+
+// hasAll says whether the other set is a part of it.
+func (s set) hasAll(other set) bool {
+	for i := range s {
+		if other[i]&^s[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// tally is the number, if there is one, and which operations made it.
 type tally struct {
 	number int64
 	there  bool
+	done   set
+}
+
+// search knows short cuts. Each leaves out orders that are right only if another one is, which is not left out.
+type search struct {
+	*counter
+	ops []porcupine.Operation
+	// For each operation those that do the same, and neither begin nor end later: they come before it.
+	before []set
+}
+
+func (c *counter) search(ops []porcupine.Operation) *search {
+	s := &search{counter: c, ops: ops}
+	if len(ops) > tracked {
+		return s
+	}
+	s.before = make([]set, len(ops))
+	for i := range ops {
+		one := ops[i].Input.(deed)
+		if one.act != change && one.act != take && one.act != down {
+			continue
+		}
+		for j := range ops {
+			other := ops[j].Input.(deed)
+			isAlike := i != j && one.act == other.act && one.number == other.number
+			isFirst := ops[j].Call < ops[i].Call || ops[j].Call == ops[i].Call && j < i
+			if isAlike && isFirst && ops[j].Return <= ops[i].Return {
+				s.before[i] = s.before[i].with(j)
+			}
+		}
+	}
+	return s
+}
+
+// step is the counter without orders that need no search.
+func (s *search) step(now tally, d deed) (bool, tally) {
+	ok, next := s.count(now, d)
+	if !ok || s.before == nil {
+		return ok, next
+	}
+	next.done = now.done.with(d.at)
+	if d.act.changes() && (!now.done.hasAll(s.before[d.at]) || s.canTell(now)) {
+		return false, now
+	}
+	return true, next
+}
+
+// canTell says whether an answer that changes nothing is right now: then its operation comes next.
+func (s *search) canTell(now tally) bool {
+	end := int64(math.MaxInt64)
+	for i := range s.ops {
+		if !now.done.has(i) {
+			end = min(end, s.ops[i].Return)
+		}
+	}
+	for i := range s.ops {
+		if d := s.ops[i].Input.(deed); !d.act.changes() && !now.done.has(i) && s.ops[i].Call <= end {
+			if ok, _ := s.count(now, d); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (a act) changes() bool {
+	return a != refuse && a != enter && a != keepOut && a != read && a != begun
 }
 
 // count is the counter: whether the operation may have this outcome at this number, and the number that follows.
 func (c *counter) count(s tally, d deed) (bool, tally) {
 	switch d.act {
 	case change:
-		return true, tally{s.number + d.number, true}
+		return true, tally{number: s.number + d.number, there: true}
 	case take:
-		return s.number >= d.number, tally{s.number - d.number, s.there}
+		return s.number >= d.number, tally{number: s.number - d.number, there: s.there}
 	case refuse:
 		return d.excused || s.number < d.number, s
 	case empty:
 		if !d.heard {
-			return true, tally{0, s.there}
+			return true, tally{there: s.there}
 		}
 		if d.excused {
-			return s.number >= d.number, tally{s.number - d.number, s.there}
+			return s.number >= d.number, tally{number: s.number - d.number, there: s.there}
 		}
-		return s.number == d.number, tally{0, s.there}
+		return s.number == d.number, tally{there: s.there}
 	case down:
 		// An open latch has no key.
 		left := max(0, s.number-d.number)
-		return true, tally{left, left > 0}
+		return true, tally{number: left, there: left > 0}
 	case enter:
 		return s.number == 0, s
 	case keepOut:
@@ -97,25 +189,25 @@ func (c *counter) count(s tally, d deed) (bool, tally) {
 	case read:
 		return s.number == d.number || d.excused && s.number >= d.number, s
 	case begin:
-		return !s.there, tally{d.number, !c.latch || d.number > 0}
+		return !s.there, tally{number: d.number, there: !c.latch || d.number > 0}
 	case begun:
 		return s.there, s
 	case begins:
 		if s.there {
 			return true, s
 		}
-		return true, tally{d.number, !c.latch || d.number > 0}
+		return true, tally{number: d.number, there: !c.latch || d.number > 0}
 	}
 	panic(fmt.Sprintf("no such act: %d", d.act))
 }
 
-func (c *counter) first() tally { return tally{c.number, c.number > 0} }
+func (c *counter) first() tally { return tally{number: c.number, there: c.number > 0} }
 
-func (c *counter) model() porcupine.Model {
+func (s *search) model() porcupine.Model {
 	return porcupine.Model{
-		Init: func() interface{} { return c.first() },
-		Step: func(s, input, _ interface{}) (bool, interface{}) {
-			ok, next := c.count(s.(tally), input.(deed))
+		Init: func() interface{} { return s.first() },
+		Step: func(now, input, _ interface{}) (bool, interface{}) {
+			ok, next := s.step(now.(tally), input.(deed))
 			return ok, next
 		},
 		Hash: func(s interface{}) uint64 { return uint64(s.(tally).number) * 1099511628211 },
@@ -156,6 +248,14 @@ func (c *counter) operations() (ops []porcupine.Operation) {
 			if !isSure {
 				to = settled
 			}
+			if c.passesOn(u) {
+				// Some of them go to a caller who waits there at once, and the others to the server after that.
+				d.number = 1
+				for rest := u.wanted - 1; rest > 0; rest-- {
+					d.at = len(ops)
+					ops = append(ops, porcupine.Operation{Input: d, Call: from, Return: to})
+				}
+			}
 		case "add":
 			d.act = change
 			if !isSure {
@@ -195,6 +295,7 @@ func (c *counter) operations() (ops []porcupine.Operation) {
 				d.act = begun
 			}
 		}
+		d.at = len(ops)
 		ops = append(ops, porcupine.Operation{Input: d, Call: from, Return: to})
 	}
 	return ops
@@ -226,6 +327,13 @@ func (c *counter) behind(u *use) (wanted, from int64) {
 	return wanted, from
 }
 
+// passesOn tells whether a release may serve other callers of its client, of which the server hears nothing.
+func (c *counter) passesOn(u *use) bool {
+	return slices.ContainsFunc(c.uses, func(other use) bool {
+		return other.op == "acquire" && other.who == u.who && other.called <= u.answered && other.answered >= u.called
+	})
+}
+
 func (c *counter) kind() string {
 	if c.latch {
 		return "latch"
@@ -249,11 +357,11 @@ func (c *counter) judge(name string, r rules) verdict {
 		d.excused = false
 		strict[i].Input = d
 	}
-	result := porcupine.CheckOperationsTimeout(c.model(), strict, r.limit)
+	result := porcupine.CheckOperationsTimeout(c.search(strict).model(), strict, r.limit)
 	if result != porcupine.Ok && excused > 0 {
 		v.Excused = excused
 		strict = ops
-		result = porcupine.CheckOperationsTimeout(c.model(), ops, r.limit)
+		result = porcupine.CheckOperationsTimeout(c.search(ops).model(), ops, r.limit)
 	}
 	switch result {
 	case porcupine.Ok:
@@ -269,7 +377,7 @@ func (c *counter) judge(name string, r rules) verdict {
 
 // stuck says where the longest order that Porcupine found ends: what would have to come next, and cannot.
 func (c *counter) stuck(ops []porcupine.Operation, limit time.Duration) string {
-	_, info := porcupine.CheckOperationsVerbose(c.model(), ops, limit)
+	_, info := porcupine.CheckOperationsVerbose(c.search(ops).model(), ops, limit)
 	var longest []porcupine.Operation
 	for _, order := range info.PartialLinearizationsOperations()[0] {
 		if len(order) > len(longest) {
@@ -279,11 +387,11 @@ func (c *counter) stuck(ops []porcupine.Operation, limit time.Duration) string {
 	now, placed := c.first(), map[int]bool{}
 	for _, op := range longest {
 		_, now = c.count(now, op.Input.(deed))
-		placed[op.Input.(deed).use] = true
+		placed[op.Input.(deed).at] = true
 	}
 	var next *porcupine.Operation
 	for i := range ops {
-		if !placed[ops[i].Input.(deed).use] && (next == nil || ops[i].Return < next.Return) {
+		if !placed[ops[i].Input.(deed).at] && (next == nil || ops[i].Return < next.Return) {
 			next = &ops[i]
 		}
 	}
