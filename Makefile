@@ -43,8 +43,8 @@ test-rust test-python test-node test-wasm test-c test-cli test-conformance test-
 conformance: build ## every scenario in every language and against real Redisson, in its long form; TOPOLOGY=sentinel or cluster; writes its report
 	@. scripts/env.sh && python conformance/run.py --long --topology $(TOPOLOGY) --report conformance/REPORT$(patsubst -single,,-$(TOPOLOGY)).md
 
-failover: build ## fail-overs and moved slots under load, on Sentinel and Cluster; checks and times them
-	@. scripts/env.sh && python conformance/failover.py
+failover: build ## fail-overs and moved slots under load, on Sentinel and Cluster; checks and times them; PERMITS=5 of semaphores
+	@. scripts/env.sh && python conformance/failover.py $(if $(PERMITS),--limit $(PERMITS) --holds 200 --waiters 300)
 
 bench: setup ## ours beside the lock libraries of today, floors and limits; writes docs/performance.md; QUICK=1 takes minutes
 	@. scripts/env.sh && python scripts/bench $(if $(QUICK),--quick) $(BENCH)

@@ -117,7 +117,7 @@ class Run:
 
     def __init__(self, deployment: Deployment, sides: list[Side], args: argparse.Namespace) -> None:
         self.deployment, self.args = deployment, args
-        # What makes a request one about a semaphore.
+        # With these a request is about a semaphore.
         self.about: dict[str, int] = {"limit": args.limit} if args.limit else {}
         self.history = History()
         self.parties: list[Party] = []

@@ -44,7 +44,7 @@ class Use:
 
 @dataclass
 class Counted:
-    """What happened to one name, which had this number at first."""
+    """All calls about one name, which had this number at first."""
 
     name: str
     counter: str

@@ -75,7 +75,7 @@ class Books:
         self.doubtful: defaultdict[str, list[int]] = defaultdict(list)
         # Names of which nobody can tell the number.
         self.unknown: set[str] = set()
-        # What counters begin with, and all that was done to them.
+        # The first number of each counter, and all calls about it.
         self.pasts: dict[str, Counted] = {}
         self.taken: Counter[str] = Counter()
         self.counted: Counter[str] = Counter()

@@ -39,7 +39,7 @@ class DrivenSoak(Soak):
         self.begun.set()
 
     def prepare(self) -> None:
-        """What has to be there before the first call."""
+        """Makes ready for the first call."""
 
 
 class PermitWorker(Worker):

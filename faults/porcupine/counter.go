@@ -19,7 +19,7 @@ type use struct {
 	status string
 	// Whether it was to wait for nothing.
 	tried bool
-	// What the caller was told, if anything.
+	// The value that the caller was told, if there was one.
 	told  int64
 	heard bool
 }
@@ -216,8 +216,8 @@ func (s *search) model() porcupine.Model {
 
 // operations are the calls that say or do something, for Porcupine.
 //
-// What is given back or counted down is done as soon as the server answers, though its caller may be told that it
-// is unavailable: before the server is looked at in the end. Anything else of which that is told is done at any
+// A release and a count are done as soon as the server answers, though their callers may be told that it is
+// unavailable: before the server is looked at in the end. Any other change of which that is told is done at any
 // time, or never: after that look, which is the same.
 func (c *counter) operations() (ops []porcupine.Operation) {
 	const never = math.MaxInt64

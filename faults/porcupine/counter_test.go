@@ -79,7 +79,7 @@ func TestHistoriesOfCountersThatAreWrong(t *testing.T) {
 	}
 }
 
-// What permits that were won unnoticed may explain is left out only if nothing else explains it.
+// An answer that permits won unnoticed may explain is left out only if nothing else explains it.
 func TestExcusesOfCountersAreCounted(t *testing.T) {
 	won := "a 1 2 acquire 2 unavailable 1 -; b 3 4 acquire %; server 20 21 look 0 ok 0 4"
 	for rest, excused := range map[string]int{"5 timeout 1 -": 0, "4 timeout 1 -": 1} {

@@ -228,7 +228,7 @@ def matrix(line: str, counts: Counts) -> None:
 
 
 def soaked(line: str, counts: Counts) -> None:
-    """The last line of a soak. What its checkers find besides is told by the exit code."""
+    """The last line of a soak. The exit code tells of all else that its checkers find."""
     if found := re.match(r"(?:counters|soak): .*operations=(\d+) .*(?:wrong|leaks)=(\d+)", line):
         counts.add(Counts(int(int(found[1]) > 0), int(found[2])))
     elif found := re.match(r"SKIPPED (.+)", line):
