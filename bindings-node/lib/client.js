@@ -1,5 +1,6 @@
 'use strict'
 const { EventEmitter } = require('node:events')
+const { inspect } = require('node:util')
 const { isMainThread } = require('node:worker_threads')
 const { InvalidArgumentError, UnavailableError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
@@ -24,6 +25,9 @@ function watchSignals() {
 }
 
 const collected = new FinalizationRegistry((id) => clients.delete(id))
+
+// The last two are those of every EventEmitter.
+const EVENTS = ['lost', 'event', 'connect', 'error', 'end', 'newListener', 'removeListener']
 
 const statsOf = (native) => Object.fromEntries(unwrap(native.stats()).map(({ name, value }) => [name, value]))
 
@@ -139,8 +143,33 @@ class Client extends EventEmitter {
     return family
   }
 
+  on(name, listener) {
+    return super.on(this.#known(name), listener)
+  }
+
+  addListener(name, listener) {
+    return this.on(name, listener)
+  }
+
+  prependListener(name, listener) {
+    return super.prependListener(this.#known(name), listener)
+  }
+
+  // Whoever waits for an event that never comes, such as `ready`, waits for ever. A class that extends this one may have
+  // events of its own.
+  #known(name) {
+    if (typeof name === 'symbol' || EVENTS.includes(name) || Object.getPrototypeOf(this) !== Client.prototype) return name
+    const known = EVENTS.slice(0, 5).join(', ')
+    throw new InvalidArgumentError(`${shown(name)} is no event of a client; there are ${known}. Client.connect() resolves when the server is reached`)
+  }
+
   stats() {
     return statsOf(this.#native)
+  }
+
+  [inspect.custom](_, options) {
+    const { holds, waiting } = this.stats()
+    return `${this.constructor.name} ${inspect({ holds, waiting }, options)}`
   }
 
   [statsReader]() {
@@ -180,6 +209,6 @@ class Client extends EventEmitter {
 }
 
 surfaced(Client, { async: ['connect'] })
-surfaced(Client.prototype, { sync: ['lock', 'rwLock', 'multiLock', 'semaphore', 'plainSemaphore', 'latch', 'stats'], async: ['close'] })
+surfaced(Client.prototype, { sync: ['lock', 'rwLock', 'multiLock', 'semaphore', 'plainSemaphore', 'latch', 'on', 'addListener', 'prependListener', 'stats'], async: ['close'] })
 
 module.exports = { Client }

@@ -3,6 +3,7 @@
 
 const assert = require('node:assert/strict')
 const diagnostics = require('node:diagnostics_channel')
+const { errorMonitor, once } = require('node:events')
 const { AuthError, Client, LockError } = require('../index.js')
 const { Server, WINDOWS, freshName, run, shared, test, until } = require('./support/index.js')
 
@@ -75,6 +76,28 @@ test('connect, error and end are told by the names that clients of Redis have', 
   await client.close()
   await until(() => told.length === 3)
   assert.deepEqual(told[2], ['end', undefined])
+})
+
+test('an event that a client does not have is refused', async () => {
+  const client = new Client(context.url)
+  const refused = { code: 'ERR_REDLATCH_INVALID_ARGUMENT', message: /^"ready" is no event of a client; there are lost, event, connect, error, end\. / }
+  const nothing = () => {}
+  for (const method of ['on', 'once', 'addListener', 'prependListener', 'prependOnceListener']) {
+    assert.throws(() => client[method]('ready', nothing), refused, method)
+    assert.equal(client[method]('connect', nothing), client)
+    client.off('connect', nothing)
+  }
+  await assert.rejects(once(client, 'ready'), refused)
+  client.on(errorMonitor, nothing)
+  client.on('newListener', nothing)
+  await client.close()
+
+  class Shop extends Client {}
+  const shop = new Shop(context.url)
+  const told = once(shop, 'sold')
+  shop.emit('sold', 42)
+  assert.deepEqual(await told, [42])
+  await shop.close()
 })
 
 test('an outage is one error, and its end another connect', { skip: WINDOWS && 'a server that is lent has no port of choice' }, async () => {

@@ -296,6 +296,7 @@ test('stats count', async () => {
 test('holds and locks are shown with what matters', async () => {
   const lock = context.client.lock('shown')
   const hold = await lock.acquire()
+  assert.match(inspect(context.client), /^Client { holds: \d+, waiting: 0 }$/)
   assert.equal(inspect(lock), "Lock { name: 'shown' }")
   assert.equal(inspect(hold), "Hold { name: 'shown', isHeld: true, holdCount: 1, fencingToken: undefined }")
   await hold.release()
