@@ -61,6 +61,13 @@ if [ ! -f "$built/$library" ] || [ ! -f "$built/libredlatch.a" ]; then
     echo "install.sh: there is no library in $built; run make -C c-api build PROFILE=$profile first" >&2
     exit 1
 fi
+# An old library would not have what the headers say. Cargo lists the sources of the core beside it.
+while IFS= read -r source; do
+    if [ "$source" -nt "$built/$library" ]; then
+        echo "install.sh: $source is newer than $built/$library; run make -C c-api build PROFILE=$profile first" >&2
+        exit 1
+    fi
+done < <(printf '%s\n' "$here"/src/*.rs && sed -e 's/^[^:]*: //' -e 's/\([^\\]\) /\1\n/g' -e 's/\\ / /g' "$built/${library%.*}.d" 2>/dev/null)
 # The pkg-config file and the CMake package find the prefix from where they are themselves.
 relative() { # relative FROM TO; macOS has no such realpath
     realpath -m --relative-to="$1" "$2" 2>/dev/null || python3 -c 'import os, sys; print(os.path.relpath(*sys.argv[1:]))' "$2" "$1"
