@@ -1,6 +1,6 @@
 import { EventEmitter } from 'node:events'
 
-/** A time: milliseconds, or a text such as `'250ms'`, `'30s'`, `'5m'`, `'1h'`. */
+/** A time: milliseconds, or a text with a unit, such as `'250ms'`, `'30s'`, `'5m'`, `'1h'`. */
 export type Time = number | `${number}${'ms' | 's' | 'm' | 'h'}`
 
 /** Which wire protocol a lock speaks; docs/options.md tells what each is. */

@@ -138,7 +138,8 @@ class Client extends EventEmitter {
       unwrap(before.family.locks.name(name))
       return before.family
     }
-    const family = new Family(this, unwrap(this.#native.locks(name, names, values)), own.context)
+    const listed = given?.kind === 'semaphore' ? [] : ['context']
+    const family = new Family(this, unwrap(this.#native.locks(name, names, values), listed), own.context)
     this.#latest.set(given?.kind, { options, family })
     return family
   }
@@ -155,7 +156,7 @@ class Client extends EventEmitter {
     return super.prependListener(this.#known(name), listener)
   }
 
-  // Whoever waits for an event that never comes, such as `ready`, waits for ever. A class that extends this one may have
+  // A program that waits for an event that never comes, such as `ready`, waits for ever. A class that extends this one may have
   // events of its own.
   #known(name) {
     if (typeof name === 'symbol' || EVENTS.includes(name) || Object.getPrototypeOf(this) !== Client.prototype) return name

@@ -6,10 +6,21 @@ use redlatch::embed::{ClientBuilderExt, ClientExt, LockExt, OperationExt};
 use redlatch::{Kind, Level};
 
 use crate::counters::{Latch, PlainSemaphore};
+use crate::kept::intern;
 use crate::lock::Lock;
 use crate::operation::{Queue, Tag, To, run};
 use crate::task::Key;
-use crate::values::{AS_UTF8, each_option, invalid, raise, text};
+use crate::values::{AS_UTF8, LOCK_KEYWORDS, each_option, invalid, raise, text};
+
+/// The remedy for a URL that is none. Users of other locks give a client of redis-py.
+fn url_remedy(given: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+    Ok(
+        match given.hasattr(intern!(given.py(), "execute_command"))? {
+            true => "write Client.from_redis(client) for a client of redis-py",
+            false => "give it as a str",
+        },
+    )
+}
 
 /// A client of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -20,11 +31,11 @@ impl Client {
     #[new]
     fn new(url: Option<&Bound<'_, PyAny>>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let mut builder = match url {
-            Some(url) => redlatch::Client::builder(text(url, "URL", "give it as a str")?),
+            Some(url) => redlatch::Client::builder(text(url, "URL", url_remedy(url)?)?),
             None => redlatch::Client::builder_from_env(),
         }
         .language("python");
-        each_option(options, |name, value| builder.set(name, value))?;
+        each_option(options, &[], |name, value| builder.set(name, value))?;
         Ok(Client(
             builder
                 .build()
@@ -46,7 +57,7 @@ impl Client {
             true => client.semaphore_options(),
             false => client.lock_options(),
         };
-        each_option(options, |name, value| locks.set(name, value))?;
+        each_option(options, LOCK_KEYWORDS, |name, value| locks.set(name, value))?;
         let made = match semaphore {
             true => client
                 .semaphore_with(name, locks)

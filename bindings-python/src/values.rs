@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use redlatch::embed::{Scope, Type, all_options, read_count, read_duration};
+use redlatch::embed::{Scope, Type, all_options, meant, read_count, read_duration};
 use redlatch::{Error, ErrorKind, LostReason, OptionValue};
 
 use crate::kept::Kept;
@@ -68,18 +68,37 @@ fn shown(value: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// Calls `set` for every entry of `options`, read by the option table.
+/// The keywords of a lock beside its options.
+pub(crate) const LOCK_KEYWORDS: &[&str] = &[
+    "timeout",
+    "on_lost",
+    "canceller",
+    "interrupt_on_lost",
+    "cancel_on_lost",
+];
+
+/// Calls `set` for every entry of `options`, read by the option table. `keywords` are what may have
+/// been meant beside options.
 pub(crate) fn each_option(
     options: &Bound<'_, PyDict>,
+    keywords: &[&str],
     mut set: impl FnMut(&str, OptionValue<'_>) -> redlatch::Result<()>,
 ) -> PyResult<()> {
     for (name, value) in options {
         let name = text(&name, "name of an option", "give it as a keyword")?;
-        if name == "wait" {
+        if ["wait", "blocking_timeout", "acquire_timeout"].contains(&name) {
             // The core's `wait` is called `timeout` here, as in Python's own locks.
-            let text = "\"wait\" is no option here; how long to wait is called timeout, in seconds: of a lock for `with`, \
-                        and of acquire(timeout=...)";
-            return Err(invalid(options.py(), text.to_owned()));
+            let text = format!(
+                "{name:?} is no option here; how long to wait is called timeout, in seconds: of a lock for `with`, \
+                 and of acquire(timeout=...)"
+            );
+            return Err(invalid(options.py(), text));
+        }
+        if all_options().all(|info| info.name != name)
+            && let Some(near) = meant(name, keywords.iter().copied())
+        {
+            let text = format!("{name:?} is no option of a lock; did you mean {near}?");
+            return Err(invalid(options.py(), text));
         }
         option(name, &value, &mut set)?;
     }
@@ -102,7 +121,8 @@ pub(crate) fn option(
         };
         all_options().all(|info| info.name != name || is_word(info.r#type))
     };
-    let done = if value.is_none() {
+    let is_known = all_options().any(|info| info.name == name);
+    let done = if value.is_none() || !is_known {
         set(name, OptionValue::Unset)
     } else if let Ok(flag) = value.cast::<PyBool>() {
         set(name, OptionValue::Flag(flag.is_true()))
@@ -120,7 +140,7 @@ pub(crate) fn option(
         let remedy = match of {
             Some(of @ Type::Duration { .. }) => format!("{of}, as a number of seconds"),
             Some(of) => of.to_string(),
-            None => "a number or a flag".to_owned(),
+            None => String::new(), // the name was refused above
         };
         return Err(invalid(
             value.py(),

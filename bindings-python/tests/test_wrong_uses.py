@@ -51,6 +51,7 @@ def test_every_wrong_use_is_told_what_is_wrong_and_what_to_do(own_server: Server
             "closed": closed,
             "lost": lost,
             "held": held,
+            "raw": raw,
             "reading": reading,
             "lock": client.lock("n"),
             "nowhere": f"redis://127.0.0.1:{bound.getsockname()[1]}",

@@ -17,7 +17,7 @@ mod resp;
 mod options;
 
 // It finds here what it finds in `core`.
-use redlatch_proto::{engine, error, wire};
+use redlatch_proto::{engine, error, url, wire};
 mod owner {
     pub(crate) use redlatch_proto::key::OwnerKey as ReentryKey;
 }

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redlatch::embed::{ClientBuilderExt, Scope, all_options};
+use redlatch::embed::{ClientBuilderExt, OptionInfo, Scope, Type, all_options};
 use redlatch::{Client, Error, ErrorKind, LockOptions, OptionValue, Result};
 
 use crate::arguments::{Out, handle, shared, taken, text};
@@ -22,14 +22,8 @@ impl redlatch_options {
     /// Applies every option to whatever takes options.
     fn each(&self, mut apply: impl FnMut(&str, OptionValue<'_>) -> Result<()>) -> Result<()> {
         let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-        set.iter().try_for_each(|(name, value)| {
-            apply(
-                name,
-                value
-                    .as_deref()
-                    .map_or(OptionValue::Unset, OptionValue::Text),
-            )
-        })
+        set.iter()
+            .try_for_each(|(name, value)| apply(name, read(name, value.as_deref())))
     }
 
     /// The client of this URL, or of the environment's, with these options.
@@ -94,13 +88,28 @@ pub unsafe extern "C" fn redlatch_options_set(
         };
         // Refused here, where the mistake is, and not only when the options are used.
         Client::builder_from_env()
-            .set(name, value.map_or(OptionValue::Unset, OptionValue::Text))
+            .set(name, read(name, value))
             .map_err(|error| in_terms_of_c(name, error))?;
         let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
         set.retain(|(known, _)| known != name);
         set.push((name.to_owned(), value.map(str::to_owned)));
         Ok(())
     })
+}
+
+/// A value for the core. A number alone is milliseconds, as in every parameter here.
+fn read<'a>(name: &str, value: Option<&'a str>) -> OptionValue<'a> {
+    let is_time =
+        |info: &OptionInfo| info.name == name && matches!(info.r#type, Type::Duration { .. });
+    match value {
+        None => OptionValue::Unset,
+        Some(text) => match text.trim().parse() {
+            Ok(number) if f64::is_finite(number) && all_options().any(is_time) => {
+                OptionValue::Millis(number)
+            }
+            _ => OptionValue::Text(text),
+        },
+    }
 }
 
 /// A name that no set of options has: whether it is for a client or a lock is not known yet, and an
@@ -128,6 +137,7 @@ fn in_terms_of_c(name: &str, error: Error) -> Error {
                 "there is no option {:?}; did you mean {near}?",
                 fault.option
             ),
+            None if !fault.lists_names => return error,
             None => format!(
                 "there is no option {:?}; there are {}",
                 fault.option,

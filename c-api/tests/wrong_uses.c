@@ -35,6 +35,7 @@ static void options_and_urls(void)
     WRONG("a misspelt option of a client", redlatch_options_set(options, "conect_timeout", "5s"));
     WRONG("an option of an acquisition for a lock", redlatch_options_set(options, "wait", "5s"));
     WRONG("a word that is like no option", redlatch_options_set(options, "zzz", "5s"));
+    WRONG("a word of another library", redlatch_options_set(options, "ttl", "5s"));
     WRONG("the timeout of other libraries", redlatch_options_set(options, "timeout", "5s"));
     WRONG("a port beside a URL", redlatch_options_set(options, "port", "6379"));
     WRONG("a lease that is too short", redlatch_options_set(options, "lease", "50"));

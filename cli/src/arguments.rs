@@ -215,20 +215,9 @@ fn permits(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Refuses a number alone: for the library it is milliseconds, for flock(1) seconds.
-pub(crate) fn with_unit(text: &str) -> Result<(), String> {
-    match text.parse::<f64>() {
-        Ok(number) if number != 0.0 => {
-            Err(format!("{text} has no unit; write {text}s or {text}ms"))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// A time that the library accepts for this option of an acquisition. The text is kept: the library
 /// is the one place that reads it.
 fn checked(option: &str, text: &str) -> Result<String, String> {
-    with_unit(text)?;
     AcquireOptions::new()
         .set(option, OptionValue::Text(text))
         .map(|()| text.to_owned())
@@ -258,9 +247,8 @@ fn prom(text: &str) -> Result<PathBuf, String> {
 /// A time between two looks. Each look reads every key of the servers.
 fn interval(text: &str) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_millis(100);
-    with_unit(text)?;
     match embed::read_duration("wait", OptionValue::Text(text)) {
         Ok(time) if time >= SHORTEST => Ok(time),
-        _ => Err("it is a time of at least 100ms, such as 2s".to_owned()),
+        _ => Err("it is a time with a unit, of at least 100ms, such as 2s".to_owned()),
     }
 }

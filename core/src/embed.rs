@@ -16,7 +16,7 @@ pub use crate::exit;
 pub use crate::inspector::Inspector;
 pub use crate::operation::{Caller, Cancelled, Submitted};
 pub use crate::options::{
-    OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_count, read_duration,
+    OptionInfo, Scope, SetOption, Spelling, Type, all_options, meant, read_count, read_duration,
 };
 pub use crate::sys::Uncancelled;
 pub use redlatch_proto::glob;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::engine::{Lease, Terms};
 use crate::error::{Error, OptionFault, Piece, Result};
 use crate::owner::ReentryKey;
+use crate::url::SYNTAX;
 use crate::wire::{Fencing, Kind, Publish};
 
 pub use value::{OptionValue, Pem};
@@ -810,15 +811,30 @@ impl SetOption for AcquireOptions {
     }
 }
 
+/// The names that other libraries have for our `lease`.
+const LIKE_LEASE: [&str; 6] = [
+    "ttl",
+    "expire",
+    "expires",
+    "expiry",
+    "expiration",
+    "lock_timeout",
+];
+
+/// The options of other clients of Redis that our URL holds.
+const IN_URL: [&str; 10] = [
+    "url", "host", "port", "socket", "path", "db", "database", "user", "username", "password",
+];
+
 /// The error for a name that `scope` does not have. Tells whether it is an option of something
-/// else, or suggests a similar name.
+/// else, or suggests a similar name, or our name for it.
 fn unknown(name: &str, scope: Scope, spelling: Spelling) -> Error {
     let here = || all_options().filter(|info| scope.takes(info.scope));
     let elsewhere = spelling.find(name).filter(|info| !scope.takes(info.scope));
-    let suggestion = here()
-        .map(|info| info.name)
-        .filter(|known| elsewhere.is_none() && likeness(name, known))
-        .min_by_key(|known| known.len());
+    let suggestion = meant(name, here().map(|info| info.name))
+        .filter(|_| elsewhere.is_none())
+        .or_else(|| is_any(name, &LIKE_LEASE).then_some("lease"));
+    let in_url = scope == Scope::Client && is_any(name, &IN_URL);
     let given: String = name.chars().take(64).collect();
     let mut text = match elsewhere {
         Some(info) => vec!["\"".into(), Piece::Name(info.name), "\"".into()],
@@ -830,6 +846,7 @@ fn unknown(name: &str, scope: Scope, spelling: Spelling) -> Error {
         (None, Some(near)) => {
             text.extend(["did you mean ".into(), Piece::Name(near), "?".into()]);
         }
+        (None, None) if in_url => text.push(format!("it stands in the URL: {SYNTAX}").into()),
         (None, None) => {
             for (at, info) in here().enumerate() {
                 let before = if at == 0 { "there are " } else { ", " };
@@ -839,8 +856,22 @@ fn unknown(name: &str, scope: Scope, spelling: Spelling) -> Error {
     }
     let mut fault = OptionFault::new(given, text);
     fault.suggestion = suggestion;
-    fault.lists_names = elsewhere.is_none() && suggestion.is_none();
+    fault.lists_names = elsewhere.is_none() && suggestion.is_none() && !in_url;
     fault.into()
+}
+
+/// The name that was probably meant, if any is alike.
+pub fn meant<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .filter(|known| likeness(given, known))
+        .min_by_key(|known| known.len())
+}
+
+/// Whether a name is one of these, however a language spells it.
+fn is_any(name: &str, known: &[&str]) -> bool {
+    let bare = |name: &str| name.replace('_', "").to_ascii_lowercase();
+    known.iter().any(|known| bare(known) == bare(name))
 }
 
 #[cfg(test)]
@@ -997,6 +1028,20 @@ mod tests {
         assert!(refused("x", value).ends_with(
             "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger, limit"
         ));
+        for foreign in ["ttl", "TTL", "expire", "lockTimeout"] {
+            let text = refused(foreign, value);
+            assert!(text.ends_with("; did you mean lease?"), "{text}");
+        }
+        for place in ["host", "PORT", "userName", "password", "db"] {
+            let error = ClientOptions::new().set(place, value).expect_err("refused");
+            let text = error.message();
+            assert!(
+                text.contains(" is no option of a client; it stands in the URL: redis://["),
+                "{text}"
+            );
+            assert!(!error.option_fault().expect("an option").lists_names);
+            assert!(refused(place, value).contains("; there are "));
+        }
         let client = ClientOptions::new()
             .set("watchdog_leas", value)
             .expect_err("refused");

@@ -63,11 +63,13 @@ _allocate_lock = _green.original("_thread", "allocate_lock")
 
 def wait_of(blocking: bool, timeout: float) -> float | None:
     """How long to wait, by the rules of threading.Lock.acquire: None for ever, 0 to try once."""
-    if blocking and timeout == -1:
+    if blocking is True and timeout == -1:
         return None
     # A value that is a time beyond doubt is not tried: that costs more than a lock's own part in the call.
     if blocking is True and type(timeout) in (float, int) and 0 <= timeout <= LONGEST_WAIT:
         return timeout
+    if blocking not in (True, False):  # seconds to wait, as in other libraries; 0 and 1 are truth values
+        raise TypeError(f"blocking is {blocking!r}; give it True or False; timeout=5 waits for 5 seconds")
     # The rules are those of the Python that runs, and but for one its errors: a lock that is free checks and returns.
     try:
         _allocate_lock().acquire(blocking, timeout)
@@ -78,6 +80,8 @@ def wait_of(blocking: bool, timeout: float) -> float | None:
         raise TypeError(f"timeout is {timeout!r}; {remedy}") from None
     if not blocking:
         return 0
+    if timeout == -1:
+        return None
     return timeout if timeout <= LONGEST_WAIT else None
 
 

@@ -6,8 +6,6 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use redlatch::{OptionValue, embed};
 
-use crate::arguments::with_unit;
-
 /// The signals and pauses that the command gets when the lock is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OnLost(Vec<Step>);
@@ -71,14 +69,13 @@ fn step(word: &str) -> Result<Step, String> {
     if let Some((_, signal)) = SIGNALS.iter().find(|(name, _)| *name == plain) {
         return Ok(Step::Signal(*signal));
     }
-    with_unit(word)?;
     // A pause has the bounds of a wait.
     match embed::read_duration("wait", OptionValue::Text(word)) {
         Ok(time) => Ok(Step::Pause(time)),
         Err(_) => {
             let names = SIGNALS.map(|(name, _)| name).join(", ");
             Err(format!(
-                "{word:?} is neither a signal ({names}) nor a time, such as 10s; or the whole is `ignore`"
+                "{word:?} is neither a signal ({names}) nor a time with a unit, such as 10s; or the whole is `ignore`"
             ))
         }
     }

@@ -9,6 +9,9 @@ const LONGEST_SHOWN: usize = 200;
 /// The environment variable that holds the URL when none is given.
 pub const VARIABLE: &str = "REDLATCH_URL";
 
+/// How the URL of one server is written, for people.
+pub const SYNTAX: &str = "redis://[user[:password]@]host[:port][/database] (rediss:// for TLS) or unix:///path/to/socket";
+
 const REDIS: u16 = 6379;
 const SENTINEL: u16 = 26379;
 
@@ -138,9 +141,7 @@ impl Form {
     /// The syntax, for people.
     fn text(self) -> &'static str {
         match self {
-            Form::Unix | Form::Single => {
-                "redis://[user[:password]@]host[:port][/database] (rediss:// for TLS) or unix:///path/to/socket"
-            }
+            Form::Unix | Form::Single => SYNTAX,
             Form::Sentinel => {
                 "redis+sentinel://[user[:password]@]host[:port],.../service[/database] (rediss+sentinel:// \
                  for TLS), with ?sentinel_user=...&sentinel_password=... where sentinels ask for them"

@@ -18,7 +18,7 @@ pub enum OptionValue<'a> {
     Millis(f64),
     /// Yes or no.
     Flag(bool),
-    /// Text: a word, `true`, `250` (milliseconds or a count), `250ms`, `2.5s`, `10m`, `1h`.
+    /// Text: a word, `true`, a count as `250`, a time as `250ms`, `2.5s`, `10m`, `1h`.
     Text(&'a str),
     /// The default.
     Unset,
@@ -327,18 +327,28 @@ impl Unit {
     }
 }
 
-/// `250` and `250ms` are milliseconds, `2.5s` seconds, `10m` minutes, `1h` hours.
+/// `250ms` are milliseconds, `2.5s` seconds, `10m` minutes, `1h` hours. Only 0 needs no unit: some
+/// programs count in seconds, others in milliseconds.
 fn parse_time(text: &str) -> Option<(f64, Unit)> {
     let text = text.trim();
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[number.len()..] {
-        "" | "ms" => Unit::Millis,
+        "" if bare_number(text) == Some(0.0) => Unit::Millis,
+        "ms" => Unit::Millis,
         "s" => Unit::Seconds,
         "m" | "min" => Unit::Minutes,
         "h" => Unit::Hours,
         _ => return None,
     };
     Some((number.trim_end().parse().ok()?, unit))
+}
+
+/// The number of a text that is nothing else.
+fn bare_number(text: &str) -> Option<f64> {
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite())
 }
 
 fn is_within(info: &OptionInfo, time: Duration) -> bool {
@@ -367,8 +377,13 @@ fn unacceptable(info: &OptionInfo, value: OptionValue<'_>) -> Error {
         OptionValue::Unset => "not given".to_owned(),
     };
     match (info.r#type, value) {
-        (Type::Duration { .. }, OptionValue::Text(_)) => {
-            refuse_with(info, &shown, ", such as 250ms, 30s, 5m or 1h")
+        (Type::Duration { .. }, OptionValue::Text(text)) => {
+            let lack = bare_number(text).map_or("", |_| " without a unit");
+            refuse_with(
+                info,
+                &format!("{shown}{lack}"),
+                ", such as 250ms, 30s, 5m or 1h",
+            )
         }
         _ => refuse(info, &shown),
     }
@@ -483,7 +498,6 @@ mod tests {
         for value in [
             OptionValue::Seconds(2.5),
             OptionValue::Millis(2500.0),
-            OptionValue::Text("2500"),
             OptionValue::Text(" 2500ms "),
             OptionValue::Text("2.5s"),
             OptionValue::Text("2.5 s"),
@@ -576,6 +590,16 @@ mod tests {
                 refused("wait", OptionValue::Text(bad))
                     .contains("give it a time from 0 ms to 100 years"),
                 "{bad}"
+            );
+        }
+        let wait = |text| Duration::read(info("wait"), OptionValue::Text(text)).ok();
+        assert_eq!(wait(" 0 "), Some(Duration::ZERO));
+        for bare in ["5", "2500", "2.5", "-1"] {
+            assert_eq!(
+                refused("wait", OptionValue::Text(bare)),
+                format!(
+                    "wait is {bare:?} without a unit; give it a time from 0 ms to 100 years, such as 250ms, 30s, 5m or 1h"
+                )
             );
         }
         assert!(

@@ -91,6 +91,11 @@ fn options(told: &mut Told) {
     );
     wrong!(
         told,
+        "a word of another library",
+        lock.set("ttl", text("5s"))
+    );
+    wrong!(
+        told,
         "the timeout of other libraries",
         acquire.set("timeout", text("5s"))
     );
@@ -110,6 +115,11 @@ fn options(told: &mut Told) {
         told,
         "a time of an unknown unit",
         lock.set("lease", text("1d"))
+    );
+    wrong!(
+        told,
+        "a time as text without a unit",
+        acquire.set("wait", text("5"))
     );
     wrong!(told, "half a replica", lock.set("replicas", text("1.5")));
     wrong!(told, "a flag as a number", lock.set("fencing", text("1")));
