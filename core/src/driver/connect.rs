@@ -616,15 +616,19 @@ impl Address {
         if let Some(refusal) = tls::explain(&addr, error) {
             return refusal;
         }
-        let garbled = error.kind() == redis::ErrorKind::Parse && self.manner.tls.is_none();
+        if error.kind() == redis::ErrorKind::Parse {
+            // The parser tells of its bytes, in several lines.
+            let why = "something answers there, but not as Redis does";
+            return connecting::unreachable(&addr, why, self.manner.tls.is_none());
+        }
         if let Some(cause) = causes::io_error(error) {
-            return connecting::unreachable(&addr, &cause.to_string(), garbled)
+            return connecting::unreachable(&addr, &cause.to_string(), false)
                 .caused_by(Arc::new(cause));
         }
         let why = error
             .source()
             .map_or_else(|| error.to_string(), ToString::to_string);
-        connecting::unreachable(&addr, &why, garbled)
+        connecting::unreachable(&addr, &why, false)
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use redlatch::embed::{ClientExt, GuardExt};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, ReentryKey};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 use super::{LIMIT, World, eventually, ms, refusal, soon};
 
@@ -63,6 +65,32 @@ async fn closing_keeps_its_limit_when_the_server_is_gone() {
     // The option `outage` would let it wait for 10 s.
     assert!(start.elapsed() < ms(9000), "{:?}", start.elapsed());
     assert_eq!(guard.lost_reason(), Some(LostReason::Closed));
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_redis_is_told_in_one_line() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let web = tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let answer = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+            connection.write_all(answer).await.unwrap();
+        }
+    });
+    let client = Client::builder(&format!("redis://{address}"))
+        .build()
+        .unwrap();
+    let error = soon("an answer", client.ready()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        format!("{error:#}"),
+        format!(
+            "unavailable: cannot reach {address}: something answers there, but not as Redis does; \
+             does it want TLS (rediss://)?"
+        )
+    );
+    web.abort();
 }
 
 #[tokio::test]
