@@ -678,7 +678,7 @@ impl Engine {
     }
 
     /// Counts a released level and answers its caller.
-    fn left(&mut self, request: Option<RequestId>) {
+    pub(in crate::engine) fn left(&mut self, request: Option<RequestId>) {
         self.cx.counters.released.add(1);
         self.cx.answer(request, Ok(Done::Released));
     }

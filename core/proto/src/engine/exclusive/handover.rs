@@ -13,16 +13,26 @@
 //! lost, as if that had happened a moment later. One verification is in flight at a time. It
 //! answers all callers that passed the lock on before it was sent.
 //!
-//! The permits of a semaphore are handed over optimistically only. Its head has asked the server. If it
-//! was refused, it gets the permits, and the next waiter takes over its parking, since the server
-//! would refuse it too. If its call is in flight, the waiter behind it gets the permits.
+//! Permits of a semaphore pass on without a call. The exclusive lock needs one: its release promises
+//! that nobody else was in, so the server has to confirm that the lock was there. Permits promise a
+//! number. Redis knows them by the id of an acquisition and counts them, whoever uses them. The next
+//! caller goes on under that id, with the deadline that the server last confirmed, so the number and
+//! the record in Redis stay true. The server must have confirmed the permits within
+//! `Config::handovers`: until then they are not looked at, and a loss is told to the caller that has
+//! them by then. A fixed lease begins anew for each caller, so it passes on only while it is as good
+//! as new (`tuning::HANDOVER_FRESH`). After that time, or where the terms differ, the permits go back
+//! to the server.
+//!
+//! The head of a semaphore has asked the server. If it was refused, it gets the permits, and the next
+//! waiter takes over its parking, since the server would refuse it too. If its call is in flight, the
+//! waiter behind it gets the permits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::context::Purpose;
 use crate::engine::hold::{Hold, Phase};
-use crate::engine::interface::{CallId, CallOutcome, Output, RequestId};
+use crate::engine::interface::{CallId, CallOutcome, Lease, Output, RequestId};
 use crate::engine::names::{Attempt, WaitQueue};
 use crate::engine::waiter::Waiter;
 use crate::engine::work::{HoldOp, Task};
@@ -111,17 +121,28 @@ impl Engine {
         let queue = self.names.queues.get(&hold.cell.name)?;
         let to = self.receiver(queue, hold)?;
         let waiter = self.names.waiters.get(&to)?;
-        let heard = if goes_among_others(hold.cell.kind) {
+        let (heard, lasts) = if goes_among_others(hold.cell.kind) {
             // An answer about one of several holders says nothing about the others.
-            hold.deadline().before(timing::trusted(hold.longest()))
+            let heard = hold.deadline().before(timing::trusted(hold.longest()));
+            let lasts = match waiter.terms.lease {
+                Lease::Fixed(_) => tuning::HANDOVER_FRESH,
+                watched => self
+                    .cx
+                    .config
+                    .handovers
+                    .1
+                    .min(timing::period(watched.duration())),
+            };
+            (heard, lasts)
         } else {
-            queue.run.heard?
+            (queue.run.heard?, tuning::HANDOVER_FRESH)
         };
-        let fresh = self.cx.now < heard.after(tuning::HANDOVER_FRESH);
+        let fresh = self.cx.now < heard.after(lasts);
         (fresh && takes_behind(waiter, hold, heard)).then_some((to, heard))
     }
 
     /// Gives the lock to the next caller, and has the server verify that it was there to be given.
+    /// Permits are given without that.
     pub(in crate::engine) fn pass_on(
         &mut self,
         owner: OwnerId,
@@ -174,7 +195,11 @@ impl Engine {
             heard,
             terms.lease.duration(),
         );
-        self.add_task(owner, release.passed());
+        if among_others {
+            self.left(release.request);
+        } else {
+            self.add_task(owner, release.passed());
+        }
         self.adopt_waiters(&name, key, owner, &form);
         match refused {
             Some(end) => self.pass_refusal_on(&name, &form, limit, end),

@@ -188,7 +188,7 @@ fn an_own_release_wakes_the_waiter() {
     let mut rig = Rig::new();
     let held = rig.permits(1);
     let waits = rig.parked(1);
-    rig.pass(tuning::HANDOVER_FRESH);
+    rig.pass(RUN);
     // No message comes of it.
     rig.free(&held);
     let sent = rig.sent();
@@ -199,31 +199,95 @@ fn an_own_release_wakes_the_waiter() {
 }
 
 #[test]
-fn permits_are_passed_on_to_the_head_that_was_refused() {
+fn permits_pass_on_to_the_next_callers_without_a_call() {
     let mut rig = Rig::new();
     let held = [rig.permits(1), rig.permits(1)];
     let waits = [rig.parked(1), rig.want(1), rig.want(1), rig.want(1)];
+    let deadline = held[0].cell.deadline();
+    rig.pass(ms(20));
     let releases = [rig.release(&held[0]), rig.release(&held[1])];
     let next = [rig.granted(waits[0]), rig.granted(waits[1])];
-    assert_eq!(next[0].owner(), held[0].owner());
-    assert_eq!(next[1].owner(), held[1].owner());
-    // Each is verified by itself, and nobody behind them asks.
-    let questions = rig.all_sent();
-    assert_eq!(questions.len(), 2, "{questions:?}");
-    for question in &questions {
-        question.question();
+    for (at, next) in next.iter().enumerate() {
+        rig.released(releases[at]);
+        assert_eq!(next.owner(), held[at].owner());
+        assert!(rig.is_held(next) && !rig.is_held(&held[at]));
+        assert_eq!((next.cell.count(), held[at].cell.count()), (1, 0));
     }
-    rig.keep(&questions[0]);
-    rig.released(releases[0]);
-    assert!(rig.pending(releases[1]));
-    // The one was lost. The other, and the permits that its caller passed on, are not.
+    // The lease goes on: nobody asked the server for more.
+    assert_eq!(next[0].cell.deadline(), deadline);
+    rig.nothing_sent();
+    assert!(rig.pending(waits[2]) && rig.pending(waits[3]));
+}
+
+#[test]
+fn permits_that_were_passed_on_are_renewed_and_given_back_once() {
+    let mut rig = Rig::new();
+    let held = rig.permits(2);
+    let waits = rig.parked(2);
+    rig.pass(ms(20));
+    let release = rig.release(&held);
+    let next = rig.granted(waits);
+    rig.released(release);
+    let again = rig.release(&held);
+    assert_eq!(rig.failed(again), ErrorKind::NotOwner);
+    rig.input(Input::Dropped {
+        owner: held.owner(),
+        level: held.level,
+    });
+    rig.nothing_sent();
+    rig.pass(LEASE / 3);
+    let renewal = rig.sent();
+    assert_eq!(renewal.question(), (held.owner(), LEASE));
+    rig.keep(&renewal);
+    let id = rig.release(&next);
+    let back = rig.sent();
+    assert_eq!(given_back(&back), (held.owner(), 2));
+    rig.reply(&back, Reply::Released(0));
+    rig.released(id);
+    rig.nothing_sent();
+}
+
+#[test]
+fn a_renewal_in_flight_counts_for_the_next_caller() {
+    for answer in [RenewReply::Kept, RenewReply::Gone(LostReason::Deleted)] {
+        let mut rig = Rig::new();
+        let held = rig.permits(1);
+        let deadline = held.cell.deadline();
+        rig.pass(ms(20));
+        // A new connection: every hold is renewed at once.
+        rig.input(Input::Up(0));
+        let renewal = rig.sent();
+        let waits = rig.want(1);
+        let asks = rig.sent();
+        rig.busy(&asks, secs(9));
+        let release = rig.release(&held);
+        let next = rig.granted(waits);
+        rig.released(release);
+        rig.reply(&renewal, Reply::Renewed(vec![answer.clone()]));
+        if answer == RenewReply::Kept {
+            assert_eq!(next.cell.deadline(), deadline.after(ms(20)));
+        } else {
+            assert_eq!(rig.lost, [(next.owner(), LostReason::Deleted)]);
+        }
+    }
+}
+
+#[test]
+fn a_loss_is_told_to_the_one_that_has_the_permits() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = rig.parked(1);
+    let release = rig.release(&held);
+    let next = rig.granted(waits);
+    rig.released(release);
+    rig.pass(LEASE / 3);
+    let renewal = rig.sent();
     rig.reply(
-        &questions[1],
+        &renewal,
         Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]),
     );
-    assert_eq!(rig.lost_by(releases[1]), LostReason::Deleted);
-    assert_eq!(rig.lost, [(next[1].owner(), LostReason::Deleted)]);
-    assert!(rig.is_held(&next[0]) && !rig.is_held(&next[1]));
+    assert_eq!(rig.lost, [(next.owner(), LostReason::Deleted)]);
+    assert!(!rig.is_held(&next) && held.cell.told_lost().is_none());
 }
 
 #[test]
@@ -231,7 +295,7 @@ fn permits_are_not_passed_on_where_that_would_change_something() {
     let giving = |held: Terms, wanted: Terms, pause: Duration| {
         let mut rig = Rig::new();
         let held = rig.hold_with("n", OwnerKey::Once, held);
-        rig.acquire_with("n", OwnerKey::Once, None, wanted);
+        let waits = rig.acquire_with("n", OwnerKey::Once, None, wanted);
         let sent = rig.sent();
         rig.busy(&sent, secs(9));
         rig.input(Input::Subscribed("n".into()));
@@ -239,19 +303,39 @@ fn permits_are_not_passed_on_where_that_would_change_something() {
         rig.busy(&sent, secs(9));
         rig.pass(pause);
         rig.release(&held);
-        matches!(rig.sent().op, Op::Release { .. })
+        match rig.all_sent().as_slice() {
+            [] => rig.granted(waits).owner() != held.owner(),
+            sent => {
+                let gives = |sent: &Sent| matches!(sent.op, Op::Release { .. });
+                sent.iter().any(gives) && rig.pending(waits)
+            }
+        }
+    };
+    let watched = |lease| Terms {
+        lease: Lease::Watchdog(lease),
+        ..SEMAPHORE
     };
     let fixed = |lease| Terms {
         permits: 1,
         kind: Kind::Semaphore,
         ..fixed(lease)
     };
-    assert!(!giving(SEMAPHORE, SEMAPHORE, ms(1)));
-    assert!(giving(SEMAPHORE, SEMAPHORE, tuning::HANDOVER_FRESH));
+    assert!(!giving(SEMAPHORE, SEMAPHORE, RUN - ms(1)));
+    assert!(giving(SEMAPHORE, SEMAPHORE, RUN));
+    assert!(!giving(watched(ms(150)), watched(ms(150)), ms(49)));
+    assert!(giving(watched(ms(150)), watched(ms(150)), ms(50)));
+    assert!(giving(watched(secs(9)), watched(secs(5)), ms(1)));
+    assert!(giving(watched(secs(5)), watched(secs(9)), ms(1)));
     assert!(giving(wanting(2), SEMAPHORE, ms(1)));
     assert!(giving(SEMAPHORE, wanting(2), ms(1)));
     assert!(giving(fixed(secs(9)), fixed(secs(5)), ms(1)));
+    // A fixed lease begins anew for each caller.
     assert!(!giving(fixed(secs(9)), fixed(secs(9)), ms(1)));
+    assert!(giving(
+        fixed(secs(9)),
+        fixed(secs(9)),
+        tuning::HANDOVER_FRESH
+    ));
 }
 
 #[test]
@@ -262,11 +346,9 @@ fn permits_are_passed_on_behind_a_head_that_asks() {
     let asks = rig.sent();
     let release = rig.release(&held);
     let second = rig.granted(second);
-    let question = rig.sent();
+    rig.released(release);
     // The third wants two: these permits go back, and then the head asks once more.
     let last = rig.release(&second);
-    rig.keep(&question);
-    rig.released(release);
     let back = rig.sent();
     assert_eq!(given_back(&back), (held.owner(), 1));
     rig.reply(&back, Reply::Released(0));
@@ -291,16 +373,15 @@ fn nobody_overtakes_a_head_that_asks_for_more() {
     assert!(rig.pending(second));
 }
 
-/// A permit went from its holder to the head, which was parked, and is verified. The waiter behind it
-/// took over the parking.
+/// A permit went from its holder to the head, which was parked. The waiter behind it took over the
+/// parking.
 fn passed_on() -> (Rig, RequestId) {
     let mut rig = Rig::new();
     let held = rig.permits(1);
     let waits = [rig.parked(1), rig.want(1)];
     rig.release(&held);
     rig.granted(waits[0]);
-    let question = rig.sent();
-    rig.keep(&question);
+    rig.nothing_sent();
     (rig, waits[1])
 }
 
@@ -311,14 +392,9 @@ fn a_head_that_wants_another_number_asks_for_itself() {
     let waits = [rig.parked(1), rig.want(2)];
     let release = rig.release(&held);
     rig.granted(waits[0]);
-    let sent = rig.all_sent();
-    assert_eq!(sent.len(), 2, "{sent:?}");
-    let (asks, verifies): (Vec<_>, Vec<_>) = sent
-        .into_iter()
-        .partition(|sent| matches!(sent.op, Op::Acquire { .. }));
-    assert_eq!(asked(&asks[0]).1, 2);
-    rig.keep(&verifies[0]);
     rig.released(release);
+    let asks = rig.sent();
+    assert_eq!(asked(&asks).1, 2);
 }
 
 /// The permits of this hold go back to the server, and another client hears of it.
@@ -346,8 +422,6 @@ fn the_message_of_an_own_release_does_not_end_the_turn_of_others() {
         for id in [first].iter().chain(&waits[..HANDOVERS - 1]) {
             rig.release(&held);
             held = rig.granted(*id);
-            let question = rig.sent();
-            rig.keep(&question);
         }
         given_to_others(&mut rig, &held, echo_first);
         rig.nothing_sent();
@@ -361,13 +435,11 @@ fn the_message_of_an_own_release_does_not_end_the_turn_of_others() {
 fn permits_that_are_passed_on_leave_others_their_turn() {
     let mut rig = Rig::new();
     let old = rig.permits(1);
-    rig.pass(tuning::HANDOVER_FRESH);
+    rig.pass(RUN);
     let fresh = [rig.permits(1), rig.permits(1)];
     let waits = [rig.parked(1), rig.want(1), rig.want(1)];
     rig.release(&fresh[0]);
     rig.granted(waits[0]);
-    let question = rig.sent();
-    rig.keep(&question);
     given_to_others(&mut rig, &old, true);
     rig.nothing_sent();
     rig.release(&fresh[1]);
