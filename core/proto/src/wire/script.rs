@@ -184,7 +184,7 @@ scripts! {
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 14] = [
+const SHARED: [(&str, &str); 15] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -195,6 +195,7 @@ const SHARED: [(&str, &str); 14] = [
     ("permit_keys", lua!("permit_keys")),
     ("counter", lua!("counter")),
     ("counter_value", lua!("counter_value")),
+    ("counter_mark", lua!("counter_mark")),
     ("counter_marked", lua!("counter_marked")),
     ("fair_place", lua!("fair_place")),
     ("fair_heads", lua!("fair_heads")),
@@ -496,7 +497,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 return words.parts(&timeout_prefix(name));
             }
             let usual = verbs == CLASSIC && lesson.is_none();
-            if !usual || matches!(layout, Layout::Permits | Layout::Queued) {
+            if !usual || layout == Layout::Queued {
                 words.add(verbs);
             }
             if let Some(LeaseSample { asked, took }) = lesson {

@@ -5,7 +5,8 @@
 --@ counter
 local before = math.max(tonumber(count or 0), 0)
 local left = math.max(before - ARGV[5], 0)
-redis.call('SET', KEYS[2], ARGV[2] .. string.format(':%.0f:%.0f', before, left), 'PX', MARKED)
+local result = string.format(':%.0f:%.0f', before, left)
+--@ counter_mark
 if count then
   local changed
   if left > 0 then changed = redis.pcall('DECRBY', KEYS[1], ARGV[5]) else changed = redis.pcall('DEL', KEYS[1]) end

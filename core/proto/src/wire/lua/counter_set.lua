@@ -15,7 +15,8 @@ elseif not count then
   by, done = number, 1
 end
 local left = before + by
-redis.call('SET', KEYS[2], ARGV[2] .. string.format(':%.0f:%.0f', done, left), 'PX', MARKED)
+local result = string.format(':%.0f:%.0f', done, left)
+--@ counter_mark
 if by ~= 0 or done == 1 and how ~= 'drain' then
   -- INCRBY leaves the time to live as it is.
   local changed = redis.pcall('INCRBY', KEYS[1], string.format('%.0f', by))

@@ -10,7 +10,8 @@ for i = 6, #ARGV do
   if wanted > free then break end
   free, taken, served = free - wanted, taken + wanted, served + 1
 end
-redis.call('SET', KEYS[2], ARGV[2] .. string.format(':%d:%.0f', served, free), 'PX', MARKED)
+local result = string.format(':%d:%.0f', served, free)
+--@ counter_mark
 if given > 0 or taken > 0 then
   -- INCRBY leaves the time to live as it is.
   local changed = redis.pcall('INCRBY', KEYS[1], string.format('%.0f', given - taken))

@@ -9,13 +9,12 @@ if now + lease > tonumber(ARGV[3]) then return {now, STALE} end
 --@ permit_ids
 
 local free, held = redis.pcall('GET', key), redis.pcall('ZSCORE', taken, ids[1])
-for i, answer in pairs({free, held}) do
-  if type(answer) == 'table' then
-    if not string.find(answer.err, 'WRONGTYPE', 1, true) then return answer end
-    return {now, FOREIGN, redis.call('TYPE', KEYS[i]).ok}
-  end
+local wrong = type(free) == 'table' and free or type(held) == 'table' and held
+if wrong then
+  if not string.find(wrong.err, 'WRONGTYPE', 1, true) then return wrong end
+  return {now, FOREIGN, redis.call('TYPE', wrong == free and key or taken).ok}
 end
-if free and not (string.find(free, '^-?%d+$') and string.format('%d', free) == free) then return {now, FOREIGN, 'string'} end
+if free and string.format('%d', tonumber(free) or 0) ~= free then return {now, FOREIGN, 'string'} end
 local till = now + lease + tonumber(ARGV[6])
 
 -- An earlier copy took them, or a level of their owner is new.
@@ -48,8 +47,9 @@ free = tonumber(free or 0)
 
 local took = free >= #ids
 if took then
-  local words = {}
-  for i, id in ipairs(ids) do words[2 * i - 1], words[2 * i] = string.format('%.0f', till), id end
+  local score = string.format('%.0f', till)
+  local words = {score, ids[1]}
+  for i = 2, #ids do words[2 * i - 1], words[2 * i] = score, ids[i] end
   -- A give-back uses the command that took, which is allowed then.
   free = redis.call('INCRBY', key, -#ids)
   local new = redis.pcall('ZADD', taken, unpack(words))

@@ -2,7 +2,7 @@
 local free, kind = false, redis.call('TYPE', KEYS[1]).ok
 if kind == 'string' then
   free = redis.call('GET', KEYS[1])
-  if not (string.find(free, '^-?%d+$') and string.format('%d', free) == free) then return {now, FOREIGN, kind} end
+  if string.format('%d', tonumber(free) or 0) ~= free then return {now, FOREIGN, kind} end
 elseif kind ~= 'none' then
   return {now, FOREIGN, kind}
 end

@@ -1,6 +1,6 @@
 -- Gives the permits of an owner back. A full server denies nothing of this.
 -- KEYS   the number of free permits, the ids of taken ones
--- ARGV   owner, channel, publish verbs
+-- ARGV   owner, channel, publish verbs (PUBLISH if they are missing)
 -- reply  RELEASED + number of those who heard it | 0 GONE why
 local key, taken, owner = KEYS[1], KEYS[2], ARGV[1]
 --@ permit_ids
@@ -12,7 +12,7 @@ if type(gone) == 'table' then
 end
 local heard = 0
 -- Other data than a number is not ours to count in.
-if gone > 0 and type(free) == 'string' and string.find(free, '^-?%d+$') and string.format('%d', free) == free then
+if gone > 0 and type(free) == 'string' and string.format('%d', tonumber(free) or 0) == free then
   free = redis.pcall('INCRBY', key, gone)
   if type(free) == 'table' then
     -- They become permits whose time is over, so the next acquisition takes them back.
@@ -21,7 +21,11 @@ if gone > 0 and type(free) == 'string' and string.find(free, '^-?%d+$') and stri
   end
   -- Redisson wakes one asynchronous waiter for each message.
   for i = 1, free > 0 and math.min(gone, MESSAGES) or 0 do
-    for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], free) end
+    if not ARGV[3] then
+      heard = redis.pcall('PUBLISH', ARGV[2], free)
+    else
+      for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], free) end
+    end
   end
 end
 if gone < #ids then return {0, GONE, free and STOLEN or DELETED} end
