@@ -124,14 +124,10 @@ impl Engine {
         let (heard, lasts) = if goes_among_others(hold.cell.kind) {
             // An answer about one of several holders says nothing about the others.
             let heard = hold.deadline().before(timing::trusted(hold.longest()));
+            let most = self.cx.config.handovers.1;
             let lasts = match waiter.terms.lease {
                 Lease::Fixed(_) => tuning::HANDOVER_FRESH,
-                watched => self
-                    .cx
-                    .config
-                    .handovers
-                    .1
-                    .min(timing::period(watched.duration())),
+                watched => most.min(timing::period(watched.duration())),
             };
             (heard, lasts)
         } else {
