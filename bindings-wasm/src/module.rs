@@ -512,6 +512,7 @@ impl Module {
                 Request::AcquireAll {
                     name,
                     parts: multi.parts.iter().map(part).collect(),
+                    needed: multi.parts.len(),
                     key,
                     wait,
                     terms,

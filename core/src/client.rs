@@ -27,9 +27,9 @@ use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
 use crate::sys;
 use crate::tuning;
-use crate::url::{self, Place};
+use crate::url::{self, Place, Topology};
 use crate::wake_list::DeferredWakers;
-use crate::wire::{Kind, Name, Process, names};
+use crate::wire::{Kind, Layout, Name, Process, names};
 
 /// Access to Redis under one identity. Share one client in the whole program. Cloning is cheap;
 /// clones are the same client.
@@ -79,6 +79,8 @@ pub struct ClientBuilder {
 
 pub(crate) struct ClientInner {
     servers: Servers,
+    /// The servers of a quorum, as they stand in names.
+    pub(crate) quorum: Option<Arc<[Arc<str>]>>,
     language: &'static str,
     pub(crate) options: ClientOptions,
     /// The default options of this client's locks.
@@ -730,9 +732,15 @@ impl ClientBuilder {
     /// ```
     pub fn build(self) -> Result<Client> {
         let (place, manner) = self.place()?;
+        let servers = Servers::new(&place, &manner)?;
+        let quorum = servers.of_quorum();
+        if quorum.is_some() {
+            check_for_quorum(&self.locks)?;
+        }
         let locks = Arc::new(self.locks);
         Ok(Client(Arc::new(ClientInner {
-            servers: Servers::new(&place, &manner)?,
+            servers,
+            quorum,
             language: self.language.unwrap_or("rust"),
             options: self.options,
             others: Mutex::new(locks.clone()),
@@ -765,9 +773,32 @@ impl ClientBuilder {
             let text = "the URL has a user name or password, and there is a credential provider; give one of both";
             return Err(Error::invalid(text));
         }
-        let manner = Manner::new(&self.options, place.tls, self.provider.clone())?;
+        let mut manner = Manner::new(&self.options, place.tls, self.provider.clone())?;
+        if matches!(place.topology, Topology::Quorum { .. }) {
+            manner = manner.for_quorum(&self.options);
+        }
         Ok((place, manner))
     }
+}
+
+/// Checks the options of a lock of a quorum.
+///
+/// # Errors
+/// `invalid_argument` for what needs one server that has everything.
+fn check_for_quorum(options: &LockOptions) -> Result<()> {
+    let text = if options.fencing || options.fencing_expires {
+        "fencing is true, but the servers of a quorum do not count together; leave it out"
+            .to_owned()
+    } else if !matches!(options.kind.layout(), Layout::Hash | Layout::Plain) {
+        format!(
+            "kind is {:?}, which needs a server that has everything; a quorum takes reentrant, simple and the \
+             kinds of other libraries that are simple locks",
+            options.kind.name()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(text))
 }
 
 impl SetOption for ClientBuilder {
@@ -783,6 +814,9 @@ impl ClientInner {
     pub(crate) fn checked(&self, options: LockOptions) -> Result<Arc<LockOptions>> {
         options.validate()?;
         options.validate_kind()?;
+        if self.quorum.is_some() {
+            check_for_quorum(&options)?;
+        }
         Ok(self.shared(options))
     }
 
@@ -799,6 +833,16 @@ impl ClientInner {
             *others = Arc::new(options);
         }
         others.clone()
+    }
+
+    /// Refuses what only a client of one set of data has.
+    pub(crate) fn refuse_quorum(&self, what: &str) -> Result<()> {
+        match self.quorum {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid(format!(
+                "the URL names a quorum, which has locks alone, and no {what}; make a client of one of its servers"
+            ))),
+        }
     }
 
     pub(crate) fn is_forked(&self) -> bool {

@@ -27,6 +27,7 @@ impl Client {
     /// # }
     /// ```
     pub fn plain_semaphore(&self, name: &str) -> Result<PlainSemaphore> {
+        self.0.refuse_quorum("plain semaphore")?;
         Ok(PlainSemaphore::new(self.0.clone(), names::name(name)?))
     }
 
@@ -43,6 +44,7 @@ impl Client {
     /// # }
     /// ```
     pub fn latch(&self, name: &str) -> Result<CountDownLatch> {
+        self.0.refuse_quorum("latch")?;
         Ok(CountDownLatch::new(self.0.clone(), names::name(name)?))
     }
 }

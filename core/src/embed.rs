@@ -182,6 +182,7 @@ impl ClientExt for Client {
     }
 
     fn plain_semaphore_from_bytes(&self, name: &[u8]) -> Result<PlainSemaphore> {
+        self.0.refuse_quorum("plain semaphore")?;
         Ok(PlainSemaphore::new(
             self.0.clone(),
             names::name_from_bytes(name)?,
@@ -189,6 +190,7 @@ impl ClientExt for Client {
     }
 
     fn latch_from_bytes(&self, name: &[u8]) -> Result<CountDownLatch> {
+        self.0.refuse_quorum("latch")?;
         Ok(CountDownLatch::new(
             self.0.clone(),
             names::name_from_bytes(name)?,

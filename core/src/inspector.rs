@@ -41,11 +41,12 @@ impl Inspector {
                 Topology::Single => "single",
                 Topology::Sentinel { .. } => "sentinel",
                 Topology::Cluster { .. } => "cluster",
+                Topology::Quorum { .. } => "quorum",
             },
         })
     }
 
-    /// `single`, `sentinel` or `cluster`.
+    /// `single`, `sentinel`, `cluster` or `quorum`.
     pub fn topology(&self) -> &'static str {
         self.topology
     }

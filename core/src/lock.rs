@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::client::{ClientInner, Running};
 use crate::clock;
 use crate::completion_queue::Outcome;
-use crate::engine::{Part, Request, Target, in_order};
+use crate::engine::{Part, Request, Target, Terms, in_order};
 use crate::error::{Error, ErrorKind, LostReason, Result, Thing};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
@@ -15,7 +15,7 @@ use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
 use crate::owner::ReentryKey;
-use crate::wire::{Form, Holder, Inspection, Name, Permits, names};
+use crate::wire::{Form, Holder, Inspection, Kind, Name, Permits, names, servers};
 
 /// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
@@ -56,6 +56,7 @@ impl Lock {
     /// # Errors
     /// `invalid_argument`.
     pub(crate) fn multi(client: Arc<ClientInner>, locks: Vec<Lock>) -> Result<Self> {
+        client.refuse_quorum("multi lock")?;
         let mut parts: Vec<Lock> = Vec::with_capacity(locks.len());
         for lock in locks {
             if !Arc::ptr_eq(&lock.client, &client) {
@@ -104,7 +105,7 @@ impl Lock {
     /// ```
     pub fn named(&self, name: &str) -> Result<Lock> {
         if self.parts.is_some() {
-            return Err(self.blamed(Error::of_no_key()));
+            return Err(self.blamed(Error::of_no_key(Kind::Multi)));
         }
         Ok(Lock::new(
             self.client.clone(),
@@ -230,7 +231,34 @@ impl Lock {
 
     /// The error with the name of this lock or semaphore.
     pub(crate) fn blamed(&self, error: Error) -> Error {
-        error.on(&self.name).of(self.options.kind.thing())
+        error.on(&self.name).of(self.kind().thing())
+    }
+
+    /// How its hold is found: a lock of a quorum has one of its own kind on each server.
+    fn kind(&self) -> Kind {
+        match self.client.quorum {
+            Some(_) => Kind::Quorum,
+            None => self.options.kind,
+        }
+    }
+
+    /// The locks that it is made of, and how many of them make it held.
+    fn needed_parts(&self, options: &AcquireOptions) -> Option<(Arc<[Part]>, usize)> {
+        if let Some(servers) = &self.client.quorum {
+            let terms = self.options.terms(options);
+            let part = |server: &Arc<str>| Part {
+                name: servers::name_at(&self.name, server),
+                terms,
+            };
+            let needed = servers.len() / 2 + 1;
+            return Some((servers.iter().map(part).collect(), needed));
+        }
+        let parts = self.parts.as_ref()?;
+        let part = |lock: &Lock| Part {
+            name: lock.name.clone(),
+            terms: lock.options.terms(options),
+        };
+        Some((parts.iter().map(part).collect(), parts.len()))
     }
 
     pub(crate) fn acquire_as<T>(
@@ -241,9 +269,16 @@ impl Lock {
         if let Err(error) = options.validate_for(&self.options) {
             return Operation::failed(self.blamed(error));
         }
+        if self.kind() == Kind::Quorum && options.token.is_some() {
+            let text = "token is given, but the lock of a quorum takes none; leave it out";
+            return Operation::failed(self.blamed(Error::invalid(text)));
+        }
         let (name, key, wait) = (self.name.clone(), options.key.into(), options.wait);
-        let terms = self.options.terms(&options);
-        let request = match &self.parts {
+        let terms = Terms {
+            kind: self.kind(),
+            ..self.options.terms(&options)
+        };
+        let request = match self.needed_parts(&options) {
             None => Request::Acquire {
                 name,
                 key,
@@ -251,19 +286,14 @@ impl Lock {
                 terms,
                 token: options.token,
             },
-            Some(parts) => {
-                let part = |lock: &Lock| Part {
-                    name: lock.name.clone(),
-                    terms: lock.options.terms(&options),
-                };
-                Request::AcquireAll {
-                    name,
-                    parts: parts.iter().map(part).collect(),
-                    key,
-                    wait,
-                    terms,
-                }
-            }
+            Some((parts, needed)) => Request::AcquireAll {
+                name,
+                parts,
+                needed,
+                key,
+                wait,
+                terms,
+            },
         };
         self.ask(request, finish)
             .in_span(log::acquisition(&self.name))
@@ -327,7 +357,7 @@ impl Lock {
     fn inspection(&self, what: Inspection) -> Request {
         Request::Inspect {
             name: self.name.clone(),
-            kind: self.options.kind,
+            kind: self.kind(),
             what,
         }
     }
@@ -408,6 +438,9 @@ impl Lock {
 
     /// The form in Redis of a hold with this token.
     pub(crate) fn form(&self, token: &str) -> Result<Form> {
+        if self.kind() == Kind::Quorum {
+            return Err(self.blamed(Error::of_no_key(Kind::Quorum)));
+        }
         AcquireOptions::new()
             .token(token)
             .validate_for(&self.options)
@@ -423,7 +456,7 @@ impl Lock {
         Target::Key {
             name: self.name.clone(),
             key: key.into(),
-            kind: self.options.kind,
+            kind: self.kind(),
         }
     }
 
@@ -443,11 +476,11 @@ impl Lock {
     /// ```
     pub fn hold(&self, key: ReentryKey) -> Hold {
         let view = self.client.started().and_then(|running| {
-            let cell = running.cell(&self.name, key.into(), self.options.kind)?;
+            let cell = running.cell(&self.name, key.into(), self.kind())?;
             Some((cell, running))
         });
         Hold {
-            name: Some((self.name.clone(), self.options.kind.thing())),
+            name: Some((self.name.clone(), self.kind().thing())),
             view,
         }
     }
@@ -563,7 +596,7 @@ impl Lock {
         self.ask(
             Request::Force {
                 name: self.name.clone(),
-                kind: self.options.kind,
+                kind: self.kind(),
             },
             |outcome| match outcome {
                 Outcome::Forced(deleted) => Ok(deleted),

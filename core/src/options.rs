@@ -252,6 +252,8 @@ options! {
             "The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.";
         outage(Duration): Duration = secs(10), "10 s", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
             "How long callers wait for a server that had been reached and cannot be reached now, to acquire, to release or to close: until it has been out of reach for this long.";
+        restart_delay(Duration): Duration = secs(30), "30 s", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
+            "Quorum: how long a server has no vote after its start, because it may have lost its locks. At least the longest lease of all clients; 0 if the servers lose nothing (appendfsync always).";
         handover_limit(usize): usize = 100, "100", "a whole number from 0 to 1000000", count(0, 1_000_000),
             "How often in a row a release hands the lock to the next waiter of the same client; then others get a chance. 0: never.";
         handover_time(Duration): Duration = ms(50), "50 ms", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),

@@ -25,6 +25,14 @@ pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, Multiple
             let sentinels = Rc::new(Sentinels::new(sentinels, service, server.clone()));
             vec![within(&server, sentinels.connect(false)).await?]
         }
+        Servers::Quorum(servers) => {
+            try_join_all(
+                servers.into_iter().map(|server| async move {
+                    within(&server.clone(), server.commands(false)).await
+                }),
+            )
+            .await?
+        }
         Servers::Cluster(seeds) => {
             let nodes = shards(&seeds).await?;
             try_join_all(

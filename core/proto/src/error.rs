@@ -4,6 +4,7 @@
 //! `code` strings, C's status numbers and `docs/errors.md` are generated from [`ErrorKind::ALL`]
 //! and [`LostReason::ALL`], or a test compares them.
 
+use crate::wire::Kind;
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
@@ -387,10 +388,15 @@ impl Error {
         Self::new(ErrorKind::InvalidArgument, text)
     }
 
-    /// A multi lock was asked for what only a lock with a key of its own has.
+    /// A multi lock, or a lock of a quorum, was asked for what only a lock with one key has.
     #[doc(hidden)]
-    pub fn of_no_key() -> Self {
-        let text = "a multi lock has no key of its own; ask each of its locks";
+    pub fn of_no_key(kind: Kind) -> Self {
+        let text = match kind {
+            Kind::Quorum => {
+                "the lock of a quorum has a key on each server; ask each of them, by a client of its own"
+            }
+            _ => "a multi lock has no key of its own; ask each of its locks",
+        };
         Self::new(ErrorKind::InvalidArgument, text)
     }
 

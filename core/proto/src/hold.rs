@@ -30,8 +30,17 @@ const PASSED: u64 = 1 << 63;
 enum Rare {
     /// The caller's own token at the key.
     Token(Arc<str>),
-    /// The holds of a multi lock, in the order of its names, and which of them was lost first.
-    Parts(Box<[Arc<HoldCell>]>, OnceLock<OwnerId>),
+    Parts(Parts),
+}
+
+/// The holds of a lock that is made of several.
+struct Parts {
+    /// In the order of their names.
+    holds: Box<[Arc<HoldCell>]>,
+    /// How many of them have to be held.
+    needed: usize,
+    /// The one whose loss ended it.
+    blamed: OnceLock<OwnerId>,
 }
 
 /// The shared view of one hold.
@@ -75,28 +84,38 @@ impl HoldCell {
         }
     }
 
-    /// The hold of a multi lock. It is held while each of `parts` is.
+    /// The hold of a multi lock or of a quorum. It is held while at least `needed` of `holds` are.
     pub fn of_parts(
         name: Name,
         key: OwnerKey,
         owner: OwnerId,
-        parts: Box<[Arc<HoldCell>]>,
+        (kind, needed): (Kind, usize),
+        holds: Box<[Arc<HoldCell>]>,
     ) -> Self {
         let form = Form {
-            kind: Kind::Multi,
+            kind,
             ..Form::default()
         };
+        let parts = Parts {
+            holds,
+            needed,
+            blamed: OnceLock::new(),
+        };
         HoldCell {
-            rare: Some(Box::new(Rare::Parts(parts, OnceLock::new()))),
+            rare: Some(Box::new(Rare::Parts(parts))),
             ..HoldCell::new(name, key, owner, form, None)
         }
     }
 
     /// The holds of a multi lock, in the order of its names. Empty for any other lock.
     pub fn parts(&self) -> &[Arc<HoldCell>] {
+        self.several().map_or(&[], |parts| &parts.holds)
+    }
+
+    fn several(&self) -> Option<&Parts> {
         match self.rare.as_deref() {
-            Some(Rare::Parts(parts, _)) => parts,
-            _ => &[],
+            Some(Rare::Parts(parts)) => Some(parts),
+            _ => None,
         }
     }
 
@@ -134,8 +153,19 @@ impl HoldCell {
     /// The moment after which the hold is no longer trusted.
     pub fn deadline(&self) -> Moment {
         let own = || Moment(self.deadline.load(Ordering::Acquire) & !PASSED);
-        let parts = self.parts().iter().map(|part| part.deadline());
-        parts.min().unwrap_or_else(own)
+        let of_parts = |parts: &Parts| {
+            let live = |part: &&Arc<HoldCell>| part.told_lost().is_none();
+            let live = parts.holds.iter().filter(live);
+            let mut deadlines: Vec<Moment> = live.map(|part| part.deadline()).collect();
+            deadlines.sort_unstable();
+            // So many live at least as long.
+            let at = deadlines.len().checked_sub(parts.needed)?;
+            deadlines.get(at).copied()
+        };
+        match self.several() {
+            Some(parts) => of_parts(parts).unwrap_or_default(),
+            None => own(),
+        }
     }
 
     /// The number of levels.
@@ -146,9 +176,9 @@ impl HoldCell {
     /// Whether the hold can be relied on at `now`.
     pub fn is_held(&self, now: Moment) -> bool {
         self.state.load(Ordering::Acquire) == LIVE
-            && match self.parts() {
-                [] => !self.has_passed(now),
-                parts => parts.iter().all(|part| part.is_held(now)),
+            && match self.several() {
+                None => !self.has_passed(now),
+                Some(parts) => parts.are_held(now),
             }
     }
 
@@ -177,8 +207,11 @@ impl HoldCell {
     /// noticed it: a process that was paused must not trust its hold when it continues.
     pub fn lost(&self, now: Moment) -> Option<LostReason> {
         match self.state.load(Ordering::Acquire) {
-            LIVE if self.parts().is_empty() => self.has_passed(now).then_some(LostReason::Expired),
-            LIVE => self.parts().iter().find_map(|part| part.lost(now)),
+            LIVE => match self.several() {
+                None => self.has_passed(now).then_some(LostReason::Expired),
+                Some(parts) if parts.are_held(now) => None,
+                Some(parts) => parts.holds.iter().find_map(|part| part.lost(now)),
+            },
             RELEASED => None,
             reason => LostReason::from_number(reason),
         }
@@ -204,14 +237,12 @@ impl HoldCell {
 
     /// The part of a multi lock whose loss was told, or that is lost.
     fn lost_part(&self, now: Moment) -> Option<&HoldCell> {
-        let Some(Rare::Parts(parts, blamed)) = self.rare.as_deref() else {
-            return None;
-        };
-        let is_blamed = |part: &&Arc<HoldCell>| match blamed.get() {
+        let parts = self.several()?;
+        let is_blamed = |part: &&Arc<HoldCell>| match parts.blamed.get() {
             Some(owner) => part.owner == *owner,
             None => part.lost(now).is_some(),
         };
-        parts.iter().find(is_blamed).map(|part| &**part)
+        parts.holds.iter().find(is_blamed).map(|part| &**part)
     }
 
     /// Adds the name of the lock or semaphore.
@@ -259,11 +290,16 @@ impl HoldCell {
         self.forgotten.store(true, Ordering::Release);
     }
 
-    /// Notes which part of a multi lock was lost, if none was before.
+    /// Notes the part of a multi lock whose loss ended it, if none did before.
     pub fn blame(&self, part: OwnerId) {
-        if let Some(Rare::Parts(_, blamed)) = self.rare.as_deref() {
-            let _ = blamed.set(part);
+        if let Some(parts) = self.several() {
+            let _ = parts.blamed.set(part);
         }
+    }
+
+    /// How many parts of a multi lock have to be held. 0 for any other lock.
+    pub fn needed(&self) -> usize {
+        self.several().map_or(0, |parts| parts.needed)
     }
 
     /// Marks the hold lost. Returns `false` if it was released or lost before: the first reason
@@ -311,6 +347,14 @@ impl HoldCell {
     }
 }
 
+impl Parts {
+    /// Whether enough of them are held at `now`.
+    fn are_held(&self, now: Moment) -> bool {
+        let held = self.holds.iter().filter(|part| part.is_held(now));
+        held.count() >= self.needed
+    }
+}
+
 impl fmt::Debug for HoldCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hold({:?} #{} x{})", self.name, self.owner, self.count())
@@ -345,16 +389,43 @@ mod tests {
         };
         let (a, b) = (part("a", 100), part("b", 50));
         let parts = Box::new([a.clone(), b.clone()]);
-        let cell = HoldCell::of_parts("a, b".into(), OwnerKey::Once, 2, parts);
+        let cell = HoldCell::of_parts("a, b".into(), OwnerKey::Once, 2, (Kind::Multi, 2), parts);
         assert_eq!(cell.deadline(), Moment(50));
         assert!(cell.is_held(Moment(49)) && cell.lost(Moment(49)).is_none());
         assert!(b.set_deadline(Moment(200)));
         assert!(cell.is_held(Moment(99)));
         assert_eq!(cell.lost(Moment(100)), Some(LostReason::Expired));
         let (a, b) = (part("a", 100), part("b", 100));
-        let cell = HoldCell::of_parts("a, b".into(), OwnerKey::Once, 2, Box::new([a, b.clone()]));
+        let cell = HoldCell::of_parts(
+            "a, b".into(),
+            OwnerKey::Once,
+            2,
+            (Kind::Multi, 2),
+            Box::new([a, b.clone()]),
+        );
         assert!(b.set_lost(LostReason::Deleted));
         assert!(!cell.is_held(Moment(1)));
         assert_eq!(cell.lost(Moment(1)), Some(LostReason::Deleted));
+    }
+
+    #[test]
+    fn a_quorum_is_held_while_most_parts_are() {
+        let part = |owner, deadline| {
+            let cell = HoldCell::new("n".into(), OwnerKey::Once, owner, Form::default(), None);
+            assert!(cell.set_deadline(Moment(deadline)));
+            Arc::new(cell)
+        };
+        let (a, b, c) = (part(1, 100), part(2, 50), part(3, 70));
+        let parts = Box::new([a.clone(), b.clone(), c.clone()]);
+        let cell = HoldCell::of_parts("n".into(), OwnerKey::Once, 4, (Kind::Quorum, 2), parts);
+        assert_eq!(cell.deadline(), Moment(70));
+        assert!(cell.is_held(Moment(69)) && cell.lost(Moment(69)).is_none());
+        assert_eq!(cell.lost(Moment(70)), Some(LostReason::Expired));
+        let (a, c) = (part(1, 100), part(3, 70));
+        let parts = Box::new([a.clone(), part(2, 50), c]);
+        let cell = HoldCell::of_parts("n".into(), OwnerKey::Once, 4, (Kind::Quorum, 2), parts);
+        assert!(a.set_lost(LostReason::Deleted));
+        assert_eq!(cell.deadline(), Moment(50));
+        assert!(cell.is_held(Moment(49)) && !cell.is_held(Moment(50)));
     }
 }

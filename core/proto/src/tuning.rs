@@ -88,6 +88,12 @@ pub(crate) const RELEASES_KEPT_FOR: Duration = Duration::from_secs(60);
 /// owners may keep the key alive.
 pub(crate) const LEARNT_LEASE: Duration = Duration::from_secs(3600);
 
+// Quorums
+
+/// How often an acquisition of a quorum that waits for one server looks at all of them. The server
+/// that it waits for may be the only one that somebody else holds.
+pub(crate) const QUORUM_LOOK: Duration = Duration::from_secs(1);
+
 // Expired holds
 
 /// How many holds whose fixed lease ran out are always kept: the newest ones.

@@ -63,6 +63,9 @@ pub enum Topology {
     Sentinel { hosts: Vec<Host>, service: String },
     /// The nodes of a cluster to start from.
     Cluster { hosts: Vec<Host> },
+    /// Servers that know nothing of each other: a lock is held while most of them have it. Their
+    /// number is odd, at least three.
+    Quorum { hosts: Vec<Host> },
 }
 
 /// A host name or IP address, without brackets, and a port.
@@ -97,6 +100,7 @@ pub fn parse(url: &str) -> Result<Place> {
         "redis" | "rediss" => Form::Single,
         "redis+sentinel" | "rediss+sentinel" => Form::Sentinel,
         "redis+cluster" | "rediss+cluster" => Form::Cluster,
+        "redis+quorum" | "rediss+quorum" => Form::Quorum,
         _ => {
             let shown = redacted(url);
             return Err(Error::invalid(format!(
@@ -126,6 +130,9 @@ const HOST: Wrong = "a host is missing, or has characters that no host name or a
 const PORT: Wrong = "a port is no number from 1 to 65535";
 const DATABASE: Wrong = "the database, behind the slash, is no number";
 const LOGIN: Wrong = "user name or password have a % that is no percent-encoding";
+const EVEN: Wrong = "a quorum has an odd number of servers, at least three: an even one stands no more failures than one less";
+const TWICE: Wrong = "a server is named twice: its vote would count twice";
+const MANY: Wrong = "a quorum has at most 15 servers";
 const SPECIAL: Wrong = "an @ or # stands where none can be";
 
 /// The syntax of what follows the scheme.
@@ -135,6 +142,7 @@ enum Form {
     Single,
     Sentinel,
     Cluster,
+    Quorum,
 }
 
 impl Form {
@@ -148,6 +156,10 @@ impl Form {
             }
             Form::Cluster => {
                 "redis+cluster://[user[:password]@]host[:port],... (rediss+cluster:// for TLS)"
+            }
+            Form::Quorum => {
+                "redis+quorum://[user[:password]@]host[:port],host[:port],host[:port][,...][/database] \
+                 (rediss+quorum:// for TLS)"
             }
         }
     }
@@ -212,6 +224,15 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
             service: service.to_owned(),
         },
         Form::Cluster => Topology::Cluster { hosts },
+        Form::Quorum => {
+            let is_again = |(at, host): (usize, &Host)| hosts[..at].contains(host);
+            match hosts.len() {
+                _ if hosts.iter().enumerate().any(is_again) => return Err(TWICE),
+                16.. => return Err(MANY),
+                3.. if hosts.len() % 2 == 1 => Topology::Quorum { hosts },
+                _ => return Err(EVEN),
+            }
+        }
         Form::Single if hosts.len() == 1 => Topology::Single,
         Form::Sentinel => {
             return Err(

@@ -51,6 +51,8 @@ pub(crate) struct Manner {
     tls: Option<Tls>,
     /// Asked for user and password at each connection.
     provider: Option<Provider>,
+    /// A server that runs for less is not used, as it may have lost its locks.
+    least_uptime: Duration,
 }
 
 impl Manner {
@@ -70,7 +72,16 @@ impl Manner {
             keep_alive: options.keep_alive,
             tls,
             provider: provider.map(Provider::for_client),
+            least_uptime: Duration::ZERO,
         })
+    }
+
+    /// The manner of connections to the servers of a quorum.
+    pub(crate) fn for_quorum(self, options: &ClientOptions) -> Self {
+        Manner {
+            least_uptime: options.restart_delay,
+            ..self
+        }
     }
 
     /// The manner of connections to sentinels. A sentinel has users of its own, so the provider is not
@@ -335,6 +346,7 @@ impl Address {
         let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
         let time = time.map_err(|error| self.explain(&error))?;
         let clock = ServerClock::new(millis_of(time), clock::now());
+        self.check_uptime(&connection).await?;
         Ok(Connected {
             address: self,
             connection,
@@ -344,6 +356,37 @@ impl Address {
             untracked,
             evicts: evicts(memory),
         })
+    }
+
+    /// Refuses a server of a quorum that has not run for long. It may have lost the keys of locks whose
+    /// holders count on its vote.
+    async fn check_uptime(&self, connection: &MultiplexedConnection) -> Result<()> {
+        let least = self.manner.least_uptime;
+        if least.is_zero() {
+            return Ok(());
+        }
+        let info = ask(connection, &["INFO", "server"]).await;
+        let info = info.map_err(|error| self.explain(&error))?;
+        let text: String = redis::from_redis_value(info).unwrap_or_default();
+        match uptime(&text) {
+            Some(runs) if runs >= least => Ok(()),
+            Some(runs) => Err(self.unused(format!(
+                "was started {runs:?} ago and may have lost its locks; it has a vote when it runs for {least:?} (the \
+                 option restart_delay)"
+            ))),
+            None => Err(self.unused(
+                "does not tell how long it runs (INFO server), and may have lost its locks; set the option \
+                 restart_delay to 0 if it loses nothing"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    fn unused(&self, why: String) -> Error {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("the server {} {why}", self.shown()),
+        )
     }
 
     /// The same settings for another server.
@@ -722,6 +765,13 @@ pub(super) async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> R
 }
 
 #[cfg(feature = "tls")]
+/// How long a server runs, as `INFO server` says. It counts whole seconds.
+fn uptime(info: &str) -> Option<Duration> {
+    let mut lines = info.lines();
+    let seconds = lines.find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;

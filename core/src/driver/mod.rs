@@ -19,6 +19,7 @@ mod net;
 #[cfg_attr(feature = "tls", allow(dead_code))]
 mod no_tls;
 mod pubsub;
+mod quorum;
 mod receive_threshold;
 mod replies;
 mod run;
@@ -51,7 +52,7 @@ use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
 use crate::process;
 use crate::sys::{HAS_INLINE, without_signals};
-use crate::url::{At, Place, Topology};
+use crate::url::{At, Host, Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Side};
 
@@ -97,11 +98,17 @@ pub(crate) enum Servers {
     },
     /// Some nodes of a cluster.
     Cluster(Vec<Address>),
+    /// All servers of a quorum.
+    Quorum(Vec<Address>),
 }
 
 impl Servers {
     pub(crate) fn new(place: &Place, manner: &Manner) -> Result<Servers> {
         let address = |at: &At| Address::new(at, &place.server, place.tls, manner.clone());
+        let all = |hosts: &[Host]| {
+            let all = hosts.iter().map(|host| address(&At::Tcp(host.clone())));
+            all.collect::<Result<Vec<Address>>>()
+        };
         Ok(match &place.topology {
             Topology::Single => Servers::Single(address(&place.at)?),
             Topology::Sentinel { hosts, service } => Servers::Sentinel {
@@ -115,12 +122,8 @@ impl Servers {
                 service: service.clone(),
                 server: address(&place.at)?,
             },
-            Topology::Cluster { hosts } => Servers::Cluster(
-                hosts
-                    .iter()
-                    .map(|host| address(&At::Tcp(host.clone())))
-                    .collect::<Result<_>>()?,
-            ),
+            Topology::Cluster { hosts } => Servers::Cluster(all(hosts)?),
+            Topology::Quorum { hosts } => Servers::Quorum(all(hosts)?),
         })
     }
 
@@ -142,6 +145,17 @@ impl Servers {
                 server: server.named(name),
             },
             Servers::Cluster(seeds) => Servers::Cluster(all(seeds)),
+            Servers::Quorum(servers) => Servers::Quorum(all(servers)),
+        }
+    }
+
+    /// The servers of a quorum, as they stand in names. `None` for any others.
+    pub(crate) fn of_quorum(&self) -> Option<Arc<[Arc<str>]>> {
+        match self {
+            Servers::Quorum(servers) => {
+                Some(servers.iter().map(|server| server.shown().into()).collect())
+            }
+            _ => None,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The connections of a client: to a single server, to the primary of a Sentinel set-up, or to a
-//! cluster.
+//! The connections of a client: to a single server, to the primary of a Sentinel set-up, to a
+//! cluster, or to the servers of a quorum.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use super::connect::Address;
 use super::inline::{InlineConnector, InlineSlot};
 use super::link::{Manner, Target};
 use super::pubsub::Subscriptions;
+use super::quorum::Quorum;
 use super::receive_threshold::ReceiveThreshold;
 use super::sentinel::{Sentinels, Watch};
 use super::server_connections::ServerConnections;
 use super::{News, Servers};
-use crate::engine::{CallId, STANDALONE};
+use crate::engine::{CallId, LinkId, STANDALONE};
 use crate::moment::Moment;
 use crate::wire::{Name, Op, Topic};
 
@@ -25,9 +26,10 @@ use crate::wire::{Name, Op, Topic};
 pub(super) enum Net {
     One(Box<One>),
     Cluster(Box<Cluster>),
+    Quorum(Box<Quorum>),
 }
 
-/// The connections of a client that uses one server at a time.
+/// The connections to a server, or to one server at a time.
 pub(super) struct One {
     link: ServerConnections,
     subscriptions: Subscriptions,
@@ -43,6 +45,7 @@ impl Net {
             Servers::Single(address) => {
                 let addresses = vec![address.clone()];
                 Net::One(Box::new(One::new(
+                    STANDALONE,
                     Target::Server(address),
                     addresses,
                     None,
@@ -59,6 +62,7 @@ impl Net {
                 let watch = Watch::new(sentinels.clone());
                 // Pub/sub messages come from the primary, once it is known.
                 Net::One(Box::new(One::new(
+                    STANDALONE,
                     Target::Primary(sentinels),
                     Vec::new(),
                     Some(watch),
@@ -67,6 +71,7 @@ impl Net {
                 )))
             }
             Servers::Cluster(seeds) => Net::Cluster(Box::new(Cluster::new(seeds, manner))),
+            Servers::Quorum(servers) => Net::Quorum(Box::new(Quorum::new(servers, &manner))),
         }
     }
 
@@ -86,22 +91,25 @@ impl Net {
             asking: false,
         };
         match self {
-            Net::One(one) => one.link.send(now, sending, news),
+            Net::One(one) => one.send(now, sending, news),
             Net::Cluster(cluster) => cluster.send(now, sending, news),
+            Net::Quorum(quorum) => quorum.send(now, sending, news),
         }
     }
 
     pub(super) fn subscribe(&mut self, now: Moment, name: Name, topic: Topic) {
         match self {
-            Net::One(one) => one.subscriptions.subscribe(now, name, topic),
+            Net::One(one) => one.subscribe(now, name, topic),
             Net::Cluster(cluster) => cluster.subscribe(now, name, topic),
+            Net::Quorum(quorum) => quorum.subscribe(now, &name, topic),
         }
     }
 
     pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic) {
         match self {
-            Net::One(one) => one.subscriptions.unsubscribe(now, name, topic),
+            Net::One(one) => one.unsubscribe(now, name, topic),
             Net::Cluster(cluster) => cluster.unsubscribe(now, name),
+            Net::Quorum(quorum) => quorum.unsubscribe(now, name, topic),
         }
     }
 
@@ -109,7 +117,7 @@ impl Net {
     pub(super) fn threshold(&self) -> Option<&Arc<ReceiveThreshold>> {
         match self {
             Net::One(one) => one.link.plain().threshold(),
-            Net::Cluster(_) => None,
+            Net::Cluster(_) | Net::Quorum(_) => None,
         }
     }
 
@@ -123,8 +131,9 @@ impl Net {
     /// Whether everything is connected and nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         match self {
-            Net::One(one) => one.link.is_idle(),
+            Net::One(one) => one.is_idle(),
             Net::Cluster(cluster) => cluster.is_idle(),
+            Net::Quorum(quorum) => quorum.is_idle(),
         }
     }
 
@@ -132,6 +141,7 @@ impl Net {
         match self {
             Net::One(one) => one.poll(cx, news),
             Net::Cluster(cluster) => cluster.poll(cx, news),
+            Net::Quorum(quorum) => quorum.poll(cx, news),
         }
     }
 
@@ -139,6 +149,7 @@ impl Net {
         match self {
             Net::One(one) => one.next_wake(),
             Net::Cluster(cluster) => cluster.next_wake(),
+            Net::Quorum(quorum) => quorum.next_wake(),
         }
     }
 
@@ -146,12 +157,14 @@ impl Net {
         match self {
             Net::One(one) => one.wake(now, news),
             Net::Cluster(cluster) => cluster.wake(now, news),
+            Net::Quorum(quorum) => quorum.wake(now, news),
         }
     }
 }
 
 impl One {
-    fn new(
+    pub(super) fn new(
+        id: LinkId,
         target: Target,
         addresses: Vec<Address>,
         watch: Option<Watch>,
@@ -159,7 +172,7 @@ impl One {
         direct: Arc<InlineSlot>,
     ) -> Self {
         let subscriptions = Subscriptions::new(addresses, Reach::Classic, &manner.uuid);
-        let link = ServerConnections::new(STANDALONE, target, manner);
+        let link = ServerConnections::new(id, target, manner);
         One {
             link,
             subscriptions,
@@ -169,7 +182,23 @@ impl One {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
+    pub(super) fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
+        self.link.send(now, sending, news);
+    }
+
+    pub(super) fn subscribe(&mut self, now: Moment, name: Name, topic: Topic) {
+        self.subscriptions.subscribe(now, name, topic);
+    }
+
+    pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic) {
+        self.subscriptions.unsubscribe(now, name, topic);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.link.is_idle()
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
         if self.watch.as_mut().is_some_and(|watch| watch.poll(cx)) {
             self.link
                 .leave("leads to a primary that was replaced", news);
@@ -207,7 +236,7 @@ impl One {
         }
     }
 
-    fn next_wake(&self) -> Option<Moment> {
+    pub(super) fn next_wake(&self) -> Option<Moment> {
         let watch = self.watch.as_ref().and_then(Watch::next_wake);
         [self.link.next_wake(), self.subscriptions.next_wake(), watch]
             .into_iter()
@@ -215,7 +244,7 @@ impl One {
             .min()
     }
 
-    fn wake(&mut self, now: Moment, news: &mut News) {
+    pub(super) fn wake(&mut self, now: Moment, news: &mut News) {
         self.link.wake(now, news);
         // On a shared connection, a reply to a call also shows the subscriptions that the server is
         // there.

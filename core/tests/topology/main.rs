@@ -5,6 +5,7 @@
 mod support;
 
 mod cluster;
+mod quorum;
 mod sentinel;
 
 use std::sync::Arc;

@@ -89,11 +89,13 @@ pub enum Request {
         terms: Terms,
         token: Option<Arc<str>>,
     },
-    /// Acquire all of these locks, which are in the order of their names, as one. `name` stands for
-    /// all of them; the kind of `terms` is [`Kind::Multi`]. `wait` as in `Acquire`.
+    /// Acquire these locks, which are in the order in which all clients wait for them, as one: all of
+    /// them, or at least `needed`. `name` stands for all of them; the kind of `terms` is
+    /// [`Kind::Multi`] or [`Kind::Quorum`]. `wait` as in `Acquire`.
     AcquireAll {
         name: Name,
         parts: Arc<[Part]>,
+        needed: usize,
         key: OwnerKey,
         wait: Option<Duration>,
         terms: Terms,
@@ -237,7 +239,7 @@ impl Request {
     }
 }
 
-/// One of the locks of a multi lock.
+/// One of the locks of a multi lock, or the lock on one of the servers of a quorum.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The name as it is in Redis.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
 use crate::wire::Name;
+use crate::wire::servers::key_and_server;
 use crate::wire::slots::slot;
 
 /// Identifies a server, or the place of a server that is not known yet. The driver draws it and
@@ -17,23 +18,37 @@ pub type LinkId = u32;
 /// serves.
 pub const STANDALONE: LinkId = 0;
 
-/// The link to the server of each name. In a cluster the slot of the name decides. Without a
-/// cluster there is only one link.
+/// The link to the server of each name.
 #[derive(Clone, Default)]
-pub struct Routes(Option<Arc<[LinkId]>>);
+pub struct Routes(Table);
+
+#[derive(Clone, Default)]
+enum Table {
+    /// There is one link.
+    #[default]
+    One,
+    /// In a cluster the slot of the name decides.
+    Slots(Arc<[LinkId]>),
+    /// In a quorum the server that stands in the name. The links are counted from 1.
+    Servers(Arc<[Arc<str>]>),
+}
 
 impl fmt::Debug for Routes {
     /// Prints ranges of slots, because a line for each slot would be unreadable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut ranges = f.debug_map();
-        let mut slot = 0;
-        for range in self
-            .0
-            .iter()
-            .flat_map(|links| links.chunk_by(PartialEq::eq))
-        {
-            ranges.entry(&(slot..slot + range.len()), &range[0]);
-            slot += range.len();
+        match &self.0 {
+            Table::One => {}
+            Table::Slots(links) => {
+                let mut slot = 0;
+                for range in links.chunk_by(PartialEq::eq) {
+                    ranges.entry(&(slot..slot + range.len()), &range[0]);
+                    slot += range.len();
+                }
+            }
+            Table::Servers(servers) => {
+                ranges.entries(servers.iter().zip(1..));
+            }
         }
         ranges.finish()
     }
@@ -42,38 +57,62 @@ impl fmt::Debug for Routes {
 impl Routes {
     /// One link for each slot.
     pub fn by_slot(links: Arc<[LinkId]>) -> Self {
-        Routes(Some(links))
+        Routes(Table::Slots(links))
+    }
+
+    /// One link for each of these servers, counted from 1. None of them knows of the others.
+    pub fn by_server(servers: Arc<[Arc<str>]>) -> Self {
+        Routes(Table::Servers(servers))
     }
 
     pub fn link(&self, name: &str) -> LinkId {
-        let link = self
-            .0
-            .as_ref()
-            .and_then(|links| links.get(usize::from(slot(name))));
-        link.copied().unwrap_or(STANDALONE)
+        let link = match &self.0 {
+            Table::One => None,
+            Table::Slots(links) => links.get(usize::from(slot(name))).copied(),
+            Table::Servers(servers) => {
+                let (_, server) = key_and_server(name);
+                let mut servers = servers.iter().zip(1..);
+                let own = servers.find(|(known, _)| Some(&***known) == server);
+                own.map(|(_, link)| link)
+            }
+        };
+        link.unwrap_or(STANDALONE)
     }
 
     /// The group of a name: names of one group can share a call.
     pub(super) fn group(&self, name: &str) -> u16 {
-        self.0.as_ref().map_or(0, |_| slot(name))
+        match &self.0 {
+            Table::Slots(_) => slot(name),
+            Table::One | Table::Servers(_) => 0,
+        }
     }
 
     /// Whether the names of one call must have the same slot.
     pub(super) fn is_split(&self) -> bool {
-        self.0.is_some()
+        matches!(self.0, Table::Slots(_))
     }
 
     pub(super) fn leads_to(&self, link: LinkId) -> bool {
-        self.0
-            .as_ref()
-            .map_or(link == STANDALONE, |links| links.contains(&link))
+        match &self.0 {
+            Table::Slots(links) => links.contains(&link),
+            Table::One | Table::Servers(_) => self.all().contains(&link),
+        }
+    }
+
+    /// How many of the servers have to be reached before anything can be done.
+    fn needed(&self) -> usize {
+        match &self.0 {
+            Table::One | Table::Slots(_) => 1,
+            Table::Servers(servers) => servers.len() / 2 + 1,
+        }
     }
 
     fn all(&self) -> Vec<LinkId> {
-        let mut all = self
-            .0
-            .as_ref()
-            .map_or_else(|| vec![STANDALONE], |links| links.to_vec());
+        let mut all = match &self.0 {
+            Table::One => vec![STANDALONE],
+            Table::Slots(links) => links.to_vec(),
+            Table::Servers(servers) => (1..).take(servers.len()).collect(),
+        };
         all.sort_unstable();
         all.dedup();
         all
@@ -140,26 +179,32 @@ impl Links {
             .is_some_and(|link| link.given_up)
     }
 
+    /// Whether the server of this name is unreachable and nobody waits for it.
+    pub(super) fn is_hopeless(&self, name: &str) -> bool {
+        let link = self.links.get(&self.routes.link(name));
+        link.is_some_and(|link| {
+            !link.up && link.down.is_some() && (link.given_up || link.ends.is_none())
+        })
+    }
+
     /// Whether a call that was sent at `sent` may have been answered by a server that did not serve
     /// the name any more.
     pub(super) fn may_have_moved(&self, sent: Moment) -> bool {
         sent < self.rerouted
     }
 
-    /// Whether any server is reachable.
-    pub(super) fn any_up(&self) -> bool {
-        self.links.values().any(|link| link.up)
+    /// Whether enough servers are reachable: any, of a quorum most.
+    pub(super) fn is_reached(&self) -> bool {
+        let up = self.links.values().filter(|link| link.up);
+        up.count() >= self.routes.needed()
     }
 
-    /// The reason why no server is reachable, once all have failed.
+    /// The reason why not enough servers are reachable, once so many have failed.
     pub(super) fn error_of_all(&self) -> Option<Error> {
-        let errors: Option<Vec<Error>> = self
-            .routes
-            .all()
-            .into_iter()
-            .map(|id| self.error_of(id))
-            .collect();
-        errors?.into_iter().next()
+        let all = self.routes.all();
+        let spare = all.len().checked_sub(self.routes.needed())?;
+        let errors: Vec<Error> = all.iter().filter_map(|id| self.error_of(*id)).collect();
+        errors.into_iter().nth(spare)
     }
 
     // ---- changes ----

@@ -54,7 +54,7 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::names::reader_of;
-use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Topic, first_owner};
+use crate::wire::{Form, Inspection, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
@@ -295,22 +295,13 @@ impl Engine {
         }
         match request {
             Request::Connect => self.ask(id, None),
-            Request::Force {
-                kind: Kind::Multi,
-                name,
+            Request::Force { kind, name } | Request::Inspect { kind, name, .. }
+                if kind.is_several() =>
+            {
+                let error = Error::of_no_key(kind);
+                self.cx.fail(id, error.on(&name));
             }
-            | Request::Inspect {
-                kind: Kind::Multi,
-                name,
-                ..
-            } => self.cx.fail(id, Error::of_no_key().on(&name)),
-            Request::Acquire {
-                name,
-                terms: Terms {
-                    kind: Kind::Multi, ..
-                },
-                ..
-            } => {
+            Request::Acquire { name, terms, .. } if terms.kind.is_several() => {
                 let text = "a multi lock is not entered again by its hold; acquire it once more with the same key";
                 self.cx.fail(id, Error::invalid(text).on(&name));
             }
@@ -331,12 +322,15 @@ impl Engine {
             Request::AcquireAll {
                 name,
                 parts,
+                needed,
                 key,
                 wait,
                 terms,
             } => {
                 let of = (name, key);
-                self.multi.acquire(&mut self.cx, id, of, wait, terms, parts);
+                let of_parts = (parts, needed);
+                self.multi
+                    .acquire(&mut self.cx, id, of, wait, terms, of_parts);
             }
             Request::Release(target) if self.multi.is_meant(&target) => {
                 self.multi.release(&mut self.cx, id, &target);

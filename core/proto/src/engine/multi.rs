@@ -1,4 +1,5 @@
-//! Multi locks: several locks that are acquired and released as one.
+//! Multi locks: several locks that are acquired and released as one. The lock of a quorum is one of them:
+//! the lock of one name on several servers, of which most are enough.
 //!
 //! A multi lock has no key of its own. The engine asks itself for each of its locks, by requests
 //! whose answers come back here, so a part is a hold like any other: it is renewed, handed over and
@@ -9,6 +10,10 @@
 //! gives back all others. It waits for that one, then asks for those behind it up to the next that was
 //! refused, and so on. So a caller waits only for a name behind all names that it holds. Every caller has
 //! the same order, so no circle of them can wait for each other ([resource hierarchy]).
+//!
+//! A quorum goes on as soon as it has enough parts, and stands the failure of others. Otherwise it waits in
+//! the same way for the first part that somebody else holds, and looks at all again every
+//! [`tuning::QUORUM_LOOK`].
 //!
 //! [resource hierarchy]: https://en.wikipedia.org/wiki/Dining_philosophers_problem#Resource_hierarchy_solution
 
@@ -132,6 +137,8 @@ struct Attempt {
     key: OwnerKey,
     terms: Terms,
     parts: Arc<[Part]>,
+    /// How many of them make it held.
+    needed: usize,
     wait: Option<Duration>,
     deadline: Option<Moment>,
     /// The parts that it has.
@@ -146,6 +153,10 @@ struct Attempt {
     has_waited: bool,
     /// The first refused part of this round, and why.
     refused: Option<(usize, Error)>,
+    /// Why parts of a quorum were not acquired at the last look at all of them.
+    lacking: Vec<(usize, Error)>,
+    /// This round is such a look, not the wait for one part.
+    looks: bool,
     /// An error that ends the acquisition.
     failed: Option<Error>,
 }
@@ -165,12 +176,17 @@ struct Command {
     left: usize,
     error: Option<Error>,
     done: Done,
+    /// How many parts may fail.
+    spare: usize,
+    failed: usize,
 }
 
 /// A multi lock that is held, or lost and not released.
 #[derive(Debug)]
 struct Group {
     cell: Arc<HoldCell>,
+    /// How many parts the lock has, those that are not held included.
+    of: usize,
     levels: Vec<Level>,
 }
 
@@ -187,6 +203,10 @@ struct Level {
 }
 
 impl Attempt {
+    fn is_quorum(&self) -> bool {
+        self.needed < self.parts.len()
+    }
+
     /// Whether a refusal ends the acquisition.
     fn is_try(&self) -> bool {
         self.wait == Some(Duration::ZERO)
@@ -195,7 +215,7 @@ impl Attempt {
     /// Takes the answer for a part.
     fn answered(&mut self, part: usize, result: Result<Done>) {
         let waited = self.waits_for.take_if(|waited| *waited == part).is_some();
-        let is_try = self.is_try();
+        let (is_try, is_quorum) = (self.is_try(), self.is_quorum());
         let (Some(grant), Some(busy)) = (self.granted.get_mut(part), self.busy.get_mut(part))
         else {
             return;
@@ -210,6 +230,12 @@ impl Attempt {
             Ok(other) => Error::new(ErrorKind::Internal, format!("not a grant: {other:?}")),
             Err(error) => error,
         };
+        if is_quorum {
+            if !waited {
+                self.lacking.push((part, error));
+            }
+            return;
+        }
         let passes = match error.kind() {
             ErrorKind::Timeout => true,
             // A server that does not answer a try may answer a caller who waits.
@@ -242,6 +268,34 @@ impl Attempt {
             (Some(gone), _) => Some((gone, Error::not_held())),
             (None, refused) => refused,
         }
+    }
+
+    /// Why a quorum cannot be reached: of the reasons, the one that says most.
+    fn no_quorum(&self) -> Error {
+        let of_kind = |kind| {
+            let mut lacking = self.lacking.iter();
+            lacking.find(move |(_, error)| (error.kind() == ErrorKind::Timeout) == kind)
+        };
+        let busy = self.lacking.iter();
+        let busy = busy.filter(|(_, error)| error.kind() == ErrorKind::Timeout);
+        // So many others would have been enough.
+        let spare = self.parts.len() - self.needed;
+        match (of_kind(false), of_kind(true)) {
+            (Some((part, error)), _) if self.lacking.len() - busy.count() > spare => {
+                self.of_part(*part, error.clone())
+            }
+            (_, Some((part, _))) | (Some((part, _)), None) => self.timeout(*part),
+            (None, None) => self.timeout(0),
+        }
+    }
+
+    /// The part that a quorum waits for next: the first that somebody else holds, or else the first that
+    /// it does not have.
+    fn next_of_quorum(&self) -> usize {
+        let busy = self.lacking.iter();
+        let busy = busy.filter(|(_, error)| error.kind() == ErrorKind::Timeout);
+        let first = busy.map(|(part, _)| *part).min();
+        first.or_else(|| self.first_missing()).unwrap_or(0)
     }
 
     /// The error about a part, which its text names.
@@ -286,7 +340,7 @@ impl Multi {
     pub(super) fn is_meant(&self, target: &Target) -> bool {
         match target {
             Target::Level { owner, .. } => self.has(*owner),
-            Target::Key { kind, .. } => *kind == Kind::Multi,
+            Target::Key { kind, .. } => kind.is_several(),
         }
     }
 
@@ -325,7 +379,7 @@ impl Multi {
         (name, key): (Name, OwnerKey),
         wait: Option<Duration>,
         terms: Terms,
-        parts: Arc<[Part]>,
+        (parts, needed): (Arc<[Part]>, usize),
     ) {
         if terms.tied
             && let Some(error) = self.lost_before(cx, &name, key)
@@ -345,7 +399,10 @@ impl Multi {
             waits_for: None,
             has_waited: false,
             parts,
+            needed,
             refused: None,
+            lacking: Vec::new(),
+            looks: true,
             failed: None,
         };
         if let Some(deadline) = attempt.deadline {
@@ -382,7 +439,7 @@ impl Multi {
     /// The caller's time is over.
     pub(super) fn due(&mut self, cx: &mut Context, id: RequestId) {
         // A part that is waited for has the same end.
-        let tries = |attempt: &&Attempt| attempt.waits_for.is_none();
+        let tries = |attempt: &&Attempt| attempt.waits_for.is_none() || attempt.is_quorum();
         let Some(attempt) = self.attempts.get(&id).filter(tries) else {
             return;
         };
@@ -393,6 +450,7 @@ impl Multi {
             .get(part)
             .and_then(|of| cx.links.error(&of.name));
         let error = match down {
+            _ if attempt.is_quorum() => attempt.no_quorum(),
             Some(down) => attempt.of_part(part, down),
             None => attempt.timeout(part),
         };
@@ -421,9 +479,13 @@ impl Multi {
         let Some(attempt) = self.attempts.get_mut(&id) else {
             return;
         };
-        (attempt.waits_for, attempt.has_waited) = (Some(part), true);
+        (attempt.waits_for, attempt.has_waited, attempt.looks) = (Some(part), true, false);
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
-        self.ask_for(cx, id, part, left);
+        let wait = match attempt.is_quorum() {
+            true => Some(left.map_or(tuning::QUORUM_LOOK, |left| left.min(tuning::QUORUM_LOOK))),
+            false => left,
+        };
+        self.ask_for(cx, id, part, wait);
     }
 
     fn ask_for(&mut self, cx: &mut Context, id: RequestId, part: usize, wait: Option<Duration>) {
@@ -472,8 +534,12 @@ impl Multi {
             *slot = None;
         }
         attempt.answered(part, result);
-        if attempt.asked.iter().all(Option::is_none) {
-            self.round_over(cx, id);
+        if attempt.asked.iter().any(Option::is_some) {
+            return;
+        }
+        match attempt.is_quorum() {
+            true => self.round_of_quorum_over(cx, id),
+            false => self.round_over(cx, id),
         }
     }
 
@@ -506,6 +572,71 @@ impl Multi {
         let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
         self.give_back(behind);
         self.wait_for(cx, id, first);
+    }
+
+    /// All parts of a quorum that were asked for have their answers.
+    fn round_of_quorum_over(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        let is_gone = |grant: &mut Grant| !grant.cell.is_held(cx.now);
+        let granted = attempt.granted.iter_mut();
+        let gone: Vec<Grant> = granted.filter_map(|grant| grant.take_if(is_gone)).collect();
+        let granted = attempt.granted.iter().flatten().count();
+        let is_enough = granted >= attempt.needed;
+        let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
+        let is_over = attempt.is_try() || left.is_some_and(|left| left.is_zero());
+        self.give_back(gone);
+        if is_enough {
+            // The leases of some parts began before others were waited for.
+            let has_waited = self.attempts.get_mut(&id);
+            let has_waited = has_waited.is_some_and(|of| std::mem::take(&mut of.has_waited));
+            if !(has_waited && self.extend_fixed(cx, id)) {
+                self.open(cx, id);
+            }
+        } else if let Some(error) = self.hopeless(cx, id, is_over) {
+            self.give_up(cx, id, error);
+        } else {
+            self.go_on_with_quorum(cx, id);
+        }
+    }
+
+    /// The error of an acquisition that has not enough parts, if its time is over or no wait can help.
+    fn hopeless(&self, cx: &Context, id: RequestId, is_over: bool) -> Option<Error> {
+        let attempt = self.attempts.get(&id)?;
+        let is_hopeless = |(part, error): &&(usize, Error)| match error.kind() {
+            ErrorKind::Timeout | ErrorKind::Lost | ErrorKind::NotOwner => false,
+            ErrorKind::Unavailable => {
+                let part = attempt.parts.get(*part);
+                part.is_some_and(|part| cx.links.is_hopeless(&part.name))
+            }
+            _ => true,
+        };
+        let hopeless = attempt.lacking.iter().filter(is_hopeless).count();
+        let spare = attempt.parts.len() - attempt.needed;
+        (is_over || hopeless > spare).then(|| attempt.no_quorum())
+    }
+
+    /// Looks at all missing parts after a wait, and waits for one after a look.
+    fn go_on_with_quorum(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        if !std::mem::replace(&mut attempt.looks, true) {
+            attempt.lacking.clear();
+            let missing = attempt.granted.iter().enumerate();
+            let missing = missing.filter(|(_, grant)| grant.is_none());
+            let missing: Vec<usize> = missing.map(|(part, _)| part).collect();
+            for part in missing {
+                self.ask_for(cx, id, part, Some(Duration::ZERO));
+            }
+            return;
+        }
+        let next = attempt.next_of_quorum();
+        let behind = attempt.granted.iter_mut().skip(next);
+        let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
+        self.give_back(behind);
+        self.wait_for(cx, id, next);
     }
 
     /// Begins the fixed leases of all parts anew. Some of them began when others were waited for. Returns
@@ -583,6 +714,7 @@ impl Multi {
         };
         let is_fixed = |of: &Part| matches!(of.terms.lease, Lease::Fixed(_));
         let fixed = attempt.parts.iter().all(is_fixed);
+        let (of, needed) = (attempt.parts.len(), attempt.needed);
         let grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
         let level = cx.next_id();
         let parts = grants.iter().map(|grant| (grant.cell.owner, grant.level));
@@ -602,8 +734,9 @@ impl Multi {
             }
             None => {
                 let (name, key, owner) = (attempt.name, attempt.key, cx.next_owner());
-                let cell = Arc::new(HoldCell::of_parts(name, key, owner, cells));
-                self.begin(cx, cell.clone(), entry);
+                let manner = (attempt.terms.kind, needed);
+                let cell = Arc::new(HoldCell::of_parts(name, key, owner, manner, cells));
+                self.begin(cx, cell.clone(), of, entry);
                 cell
             }
         };
@@ -615,6 +748,7 @@ impl Multi {
         let same = |group: &Group| {
             let mut pairs = group.cell.parts().iter().zip(parts);
             let same = pairs.all(|(old, new)| Arc::ptr_eq(old, new));
+            let same = same && group.cell.parts().len() == parts.len();
             same && group.cell.name == *name && group.cell.told_lost().is_none()
         };
         let mut owners = self.whole.get(&parts.first()?.owner)?.iter();
@@ -622,7 +756,7 @@ impl Multi {
         self.groups.get_mut(found?)
     }
 
-    fn begin(&mut self, cx: &mut Context, cell: Arc<HoldCell>, level: Level) {
+    fn begin(&mut self, cx: &mut Context, cell: Arc<HoldCell>, of: usize, level: Level) {
         cell.set_count(1);
         let owner = cell.owner;
         for part in cell.parts() {
@@ -637,7 +771,7 @@ impl Multi {
             cx.out.push(Output::Opened(cell.clone()));
         }
         let levels = vec![level];
-        self.groups.insert(owner, Group { cell, levels });
+        self.groups.insert(owner, Group { cell, of, levels });
     }
 
     fn end(&mut self, cx: &mut Context, cell: &Arc<HoldCell>) {
@@ -710,11 +844,17 @@ impl Multi {
             let taken = self.take_level(cx, owner, level);
             taken.ok_or_else(|| Error::released_before("level"))
         });
-        let (name, level) = match taken {
+        let (cell, of, level) = match taken {
             Ok(taken) => taken,
             Err(error) => return cx.fail(id, error),
         };
-        self.command(id, name, level.parts.len(), Done::Released);
+        // Those that are not confirmed leave enough others to whoever comes next.
+        let spare = match cell.told_lost() {
+            None => of - cell.needed(),
+            Some(_) => 0,
+        };
+        let left = level.parts.len();
+        self.command(id, cell.name.clone(), (left, spare), Done::Released);
         for (owner, level) in level.parts {
             let asked = self.ask_of_part(cx, id);
             let target = Target::Level { owner, level };
@@ -732,14 +872,16 @@ impl Multi {
         let found = self.target(target).and_then(|(owner, level)| {
             let group = self.groups.get(&owner);
             let found = group.and_then(|group| Some((group, group.level(level)?)));
-            let found = found.map(|(group, level)| (group.cell.name.clone(), level.parts.clone()));
+            let found = found.map(|(group, level)| (group.cell.clone(), level.parts.clone()));
             found.ok_or_else(|| Error::released_before("level"))
         });
-        let (name, parts) = match found {
+        let (cell, parts) = match found {
             Ok(found) => found,
             Err(error) => return cx.fail(id, error),
         };
-        self.command(id, name, parts.len(), Done::Extended);
+        let spare = parts.len() - cell.needed();
+        let left = parts.len();
+        self.command(id, cell.name.clone(), (left, spare), Done::Extended);
         for (owner, level) in parts {
             let asked = self.ask_of_part(cx, id);
             let target = Target::Level { owner, level };
@@ -751,13 +893,16 @@ impl Multi {
         }
     }
 
-    fn command(&mut self, id: RequestId, name: Name, left: usize, done: Done) {
+    /// Begins a release or an extension of so many parts, of which some may fail.
+    fn command(&mut self, id: RequestId, name: Name, (left, spare): (usize, usize), done: Done) {
         let command = Command {
             answered: false,
             name,
             left,
             error: None,
             done,
+            spare,
+            failed: 0,
         };
         self.commands.insert(id, command);
     }
@@ -774,6 +919,7 @@ impl Multi {
         };
         command.left -= 1;
         if let Err(error) = result {
+            command.failed += 1;
             let part = error.lock_name().map(str::to_owned);
             let error = match part {
                 Some(part) => error.of_part(&part),
@@ -793,8 +939,10 @@ impl Multi {
             Some(Command {
                 error: Some(error),
                 name,
+                spare,
+                failed,
                 ..
-            }) => cx.fail(id, error.on(&name)),
+            }) if failed > spare => cx.fail(id, error.on(&name)),
             Some(command) => cx.complete(id, command.done),
             None => {}
         }
@@ -802,7 +950,7 @@ impl Multi {
 
     /// The level was dropped: release its parts. Nobody waits for the outcome.
     pub(super) fn dropped(&mut self, cx: &mut Context, owner: OwnerId, level: LevelId) {
-        if let Some((_, level)) = self.take_level(cx, owner, Some(level)) {
+        if let Some((_, _, level)) = self.take_level(cx, owner, Some(level)) {
             let leave = |(owner, level)| Step::Leave { owner, level };
             self.steps.extend(level.parts.into_iter().map(leave));
         }
@@ -864,6 +1012,11 @@ impl Multi {
             let Some(group) = self.groups.get(&owner) else {
                 continue;
             };
+            let held = group.cell.parts().iter();
+            let held = held.filter(|other| other.owner != part && other.is_held(cx.now));
+            if held.count() >= group.cell.needed() {
+                continue;
+            }
             group.cell.blame(part);
             if group.cell.set_lost(reason) {
                 cx.out.push(Output::Lost(group.cell.clone(), reason));
@@ -908,26 +1061,26 @@ impl Multi {
         cells.iter().for_each(|cell| self.end(cx, cell));
     }
 
-    /// Takes a level out of its hold, or the newest, and gives it with the name. The hold ends with its
-    /// last one.
+    /// Takes a level out of its hold, or the newest, and gives it with the hold, and how many parts the
+    /// lock has. The hold ends with its last one.
     fn take_level(
         &mut self,
         cx: &mut Context,
         owner: OwnerId,
         level: Option<LevelId>,
-    ) -> Option<(Name, Level)> {
+    ) -> Option<(Arc<HoldCell>, usize, Level)> {
         let group = self.groups.get_mut(&owner)?;
         let at = match level {
             Some(id) => group.levels.iter().position(|level| level.id == id)?,
             None => group.levels.len().checked_sub(1)?,
         };
         let level = group.levels.remove(at);
-        let cell = group.cell.clone();
+        let (cell, of) = (group.cell.clone(), group.of);
         cell.set_count(group.count());
         if group.levels.is_empty() {
             self.end(cx, &cell);
         }
-        Some((cell.name.clone(), level))
+        Some((cell, of, level))
     }
 }
 

@@ -78,7 +78,7 @@ impl Queries {
     pub(super) fn next_call(&mut self, cx: &mut Context, id: RequestId) -> Option<(Purpose, Op)> {
         let query = self.0.get_mut(&id).filter(|query| !query.in_flight)?;
         let Some(op) = &query.op else {
-            if cx.links.any_up() {
+            if cx.links.is_reached() {
                 self.end(cx, id, Ok(Done::Connected));
             }
             return None;

@@ -46,6 +46,9 @@ pub enum Kind {
     /// Several locks as one. It has no key of its own: each of its locks is stored by its own kind.
     /// It is not chosen by the option `kind`.
     Multi,
+    /// A lock that most of several servers have. Each stores it by the kind that the option names, so
+    /// this is not chosen by the option `kind` either.
+    Quorum,
 }
 
 /// The data layout of a lock. Its scripts depend on it.
@@ -251,10 +254,14 @@ impl Kind {
 
     /// Its name in options.
     pub fn name(self) -> &'static str {
+        let of_several = match self {
+            Kind::Quorum => "quorum",
+            _ => "multi",
+        };
         NAMES
             .iter()
             .find(|(kind, _)| *kind == self)
-            .map_or("multi", |(_, name)| name)
+            .map_or(of_several, |(_, name)| name)
     }
 
     /// The thing that it is for its callers.
@@ -270,16 +277,21 @@ impl Kind {
     pub fn reenters(self) -> bool {
         matches!(
             self,
-            Kind::Reentrant | Kind::Fair | Kind::Adaptive | Kind::Read | Kind::Write | Kind::Multi
-        )
+            Kind::Reentrant | Kind::Fair | Kind::Adaptive | Kind::Read | Kind::Write
+        ) || self.is_several()
+    }
+
+    /// Whether it is made of several holds, and stands in Redis by those alone.
+    pub fn is_several(self) -> bool {
+        matches!(self, Kind::Multi | Kind::Quorum)
     }
 
     /// Whether a caller can choose the value that is stored for it.
     pub fn takes_tokens(self) -> bool {
         !matches!(
             self,
-            Kind::Reentrant | Kind::Fair | Kind::Read | Kind::Write | Kind::Semaphore | Kind::Multi
-        )
+            Kind::Reentrant | Kind::Fair | Kind::Read | Kind::Write | Kind::Semaphore
+        ) && !self.is_several()
     }
 
     /// Whether it is the read side of a read-write lock.
@@ -293,7 +305,7 @@ impl Kind {
     }
 
     pub fn side(self) -> Side {
-        if self == Kind::Multi {
+        if self.is_several() {
             return Side::Several;
         }
         match self.layout() {

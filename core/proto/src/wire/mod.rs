@@ -27,6 +27,7 @@ mod process;
 mod rw_tests;
 mod script;
 mod server_error;
+pub mod servers;
 #[cfg(test)]
 mod simple_tests;
 pub mod slots;

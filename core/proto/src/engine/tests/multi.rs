@@ -15,6 +15,7 @@ fn acquire_all(rig: &mut Rig, names: &[&str], key: OwnerKey, wait: Option<Durati
     rig.request(Request::AcquireAll {
         name: names.join(", ").into(),
         parts: parts(names),
+        needed: names.len(),
         key,
         wait,
         terms: Terms {
@@ -267,6 +268,7 @@ fn acquire_tied(rig: &mut Rig, names: &[&str], lease: Lease) -> RequestId {
     rig.request(Request::AcquireAll {
         name: names.join(", ").into(),
         parts: parts(names).iter().map(part).collect(),
+        needed: names.len(),
         key,
         wait: None,
         terms,
@@ -407,6 +409,7 @@ fn a_close_gives_back_parts_that_linger() {
     let id = rig.request(Request::AcquireAll {
         name: "a, b".into(),
         parts: parts(&["a", "b"]).iter().map(lingering).collect(),
+        needed: 2,
         key: OwnerKey::Once,
         wait: None,
         terms: Terms {
@@ -487,4 +490,50 @@ fn the_name_of_the_whole_is_of_these_locks_alone() {
     assert_eq!(name(&[("p", Kind::Read), ("q", plain)]), "p (read), q");
     assert_eq!(name(&[("p", Kind::Write), ("q", plain)]), "p (write), q");
     assert_eq!(name(&[("p (read)", plain)]), "\"p (read)\"");
+}
+
+// ---- quorums ----
+
+const SERVERS: [&str; 3] = ["q at a:1", "q at b:1", "q at c:1"];
+
+fn acquire_most(rig: &mut Rig, wait: Option<Duration>) -> RequestId {
+    rig.request(Request::AcquireAll {
+        name: "q".into(),
+        parts: parts(&SERVERS),
+        needed: 2,
+        key: OwnerKey::Once,
+        wait,
+        terms: Terms {
+            kind: Kind::Quorum,
+            ..WATCHED
+        },
+    })
+}
+
+#[test]
+fn most_servers_are_enough() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, Some(Duration::ZERO));
+    let sent = rig.all_sent();
+    assert_eq!(names(&sent), ["+q at a:1", "+q at b:1", "+q at c:1"]);
+    busy(&mut rig, &sent[0]);
+    rig.grant(&sent[1]);
+    assert!(rig.pending(id));
+    rig.grant(&sent[2]);
+    let cell = rig.granted(id).cell;
+    assert_eq!((cell.kind, cell.parts().len()), (Kind::Quorum, 2));
+    assert!(cell.is_held(rig.now));
+}
+
+#[test]
+fn a_try_without_most_servers_leaves_nothing() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, Some(Duration::ZERO));
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    busy(&mut rig, &sent[1]);
+    busy(&mut rig, &sent[2]);
+    let error = rig.error(id);
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(names(&[rig.sent()]), ["-q at a:1"]);
 }

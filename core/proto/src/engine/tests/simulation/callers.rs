@@ -247,6 +247,11 @@ impl Caller {
             Part { name, terms }
         };
         let parts: Arc<[Part]> = chosen.into_iter().map(part).collect();
+        // Names on one server or on several: what most of them are is the same.
+        let (kind, needed) = match parts.len() % 2 == 1 && parts.len() > 1 && random.chance(500) {
+            true => (Kind::Quorum, parts.len() / 2 + 1),
+            false => (Kind::Multi, parts.len()),
+        };
         let all: Vec<&str> = parts.iter().map(|part| &*part.name).collect();
         let wait = match random.below(3) {
             0 => Some(Duration::ZERO),
@@ -258,10 +263,8 @@ impl Caller {
             name: all.join(", ").into(),
             key: random.pick(&[OwnerKey::Once, self.key]),
             wait: wait.or(Some(Duration::from_millis(100))),
-            terms: Terms {
-                kind: Kind::Multi,
-                ..QUICK
-            },
+            terms: Terms { kind, ..QUICK },
+            needed,
             parts,
         })
     }

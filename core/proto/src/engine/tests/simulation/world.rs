@@ -2158,7 +2158,7 @@ impl World {
         caller.asked.retain(|asked| *asked != id);
         let release = self.releases.remove(&(uuid, id));
         match result {
-            Ok(Done::Granted { cell, level }) if cell.kind == Kind::Multi => {
+            Ok(Done::Granted { cell, level }) if cell.kind.is_several() => {
                 caller.granted(cell.clone(), level);
                 self.granted_all(place, &cell);
                 if self.hurried {
