@@ -104,6 +104,12 @@ impl Caller {
         self.levels.push((cell, level));
     }
 
+    /// The holds of several locks as one that it has.
+    pub(super) fn wholes(&self) -> impl Iterator<Item = &Arc<HoldCell>> {
+        let cells = self.levels.iter().map(|(cell, _)| cell);
+        cells.filter(|cell| cell.kind.is_several() && cell.count() > 0)
+    }
+
     /// `next`: a number not used before. `token`: a token with which a caller holds one of the
     /// names now.
     pub(super) fn deed(

@@ -2299,6 +2299,16 @@ impl World {
         let is_it = |owner: OwnerId| {
             owner == cell.owner || cell.parts().iter().any(|part| part.owner == owner)
         };
+        let place = self.clients.iter().position(|client| {
+            let mut wholes = client.callers.iter().flat_map(Caller::wholes);
+            wholes.any(|whole| Arc::ptr_eq(whole, cell))
+        });
+        if let Some(now) = place.map(|place| self.clients[place].local(self.time)) {
+            let held = cell.parts().iter().filter(|part| part.is_held(now));
+            if held.count() >= cell.needed() {
+                self.fail(format!("{cell:?} is lost and has enough parts"));
+            }
+        }
         let by_force = self.bereaved.keys().any(|(_, owner)| is_it(*owner));
         if !usual && !by_force && self.disturbed == 0 {
             self.fail(format!("{cell:?} was lost: {reason}"));
@@ -2596,6 +2606,7 @@ impl World {
 
     fn check(&mut self) -> Result<(), String> {
         self.check_holds();
+        self.check_wholes();
         self.check_counts();
         self.check_sides();
         self.check_permits();
@@ -2674,6 +2685,20 @@ impl World {
                     }
                     Some(_) => {}
                 }
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
+    /// A multi lock with a lost part, or a quorum with too many of them, is told to be lost.
+    fn check_wholes(&mut self) {
+        let mut wrong = None;
+        let callers = self.clients.iter().flat_map(|client| &client.callers);
+        for cell in callers.flat_map(Caller::wholes) {
+            let live = cell.parts().iter();
+            let live = live.filter(|part| part.told_lost().is_none()).count();
+            if live < cell.needed() && cell.told_lost().is_none() {
+                wrong = Some(format!("{cell:?} has lost too many parts and is not lost"));
             }
         }
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
