@@ -231,7 +231,8 @@ impl Attempt {
             Err(error) => error,
         };
         if is_quorum {
-            if !waited {
+            // A part that is held and could not be extended tells nothing of those that are missing.
+            if !waited && grant.is_none() {
                 self.lacking.push((part, error));
             }
             return;
@@ -289,13 +290,28 @@ impl Attempt {
         }
     }
 
-    /// The part that a quorum waits for next: the first that somebody else holds, or else the first that
-    /// it does not have.
-    fn next_of_quorum(&self) -> usize {
-        let busy = self.lacking.iter();
-        let busy = busy.filter(|(_, error)| error.kind() == ErrorKind::Timeout);
-        let first = busy.map(|(part, _)| *part).min();
-        first.or_else(|| self.first_missing()).unwrap_or(0)
+    /// Whether a wait for a part of a quorum cannot help, after this error.
+    fn is_hopeless(&self, cx: &Context, part: usize, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::Timeout => false,
+            ErrorKind::Unavailable => {
+                let part = self.parts.get(part);
+                part.is_some_and(|part| cx.links.is_hopeless(&part.name))
+            }
+            _ => true,
+        }
+    }
+
+    /// The part that a quorum waits for next: the first that somebody else holds, or else one whose server
+    /// may come back. Those for which no wait can help are fewer than those that are missing.
+    fn next_of_quorum(&self, cx: &Context) -> usize {
+        let is_busy = |(_, error): &&(usize, Error)| error.kind() == ErrorKind::Timeout;
+        let may_help = |(part, error): &&(usize, Error)| !self.is_hopeless(cx, *part, error);
+        let lacking = || self.lacking.iter();
+        let busy = lacking().filter(is_busy).map(|(part, _)| *part).min();
+        busy.or_else(|| lacking().filter(may_help).map(|(part, _)| *part).min())
+            .or_else(|| self.first_missing())
+            .unwrap_or(0)
     }
 
     /// The error about a part, which its text names.
@@ -604,15 +620,9 @@ impl Multi {
     /// The error of an acquisition that has not enough parts, if its time is over or no wait can help.
     fn hopeless(&self, cx: &Context, id: RequestId, is_over: bool) -> Option<Error> {
         let attempt = self.attempts.get(&id)?;
-        let is_hopeless = |(part, error): &&(usize, Error)| match error.kind() {
-            ErrorKind::Timeout | ErrorKind::Lost | ErrorKind::NotOwner => false,
-            ErrorKind::Unavailable => {
-                let part = attempt.parts.get(*part);
-                part.is_some_and(|part| cx.links.is_hopeless(&part.name))
-            }
-            _ => true,
-        };
-        let hopeless = attempt.lacking.iter().filter(is_hopeless).count();
+        let lacking = attempt.lacking.iter();
+        let hopeless = lacking.filter(|(part, error)| attempt.is_hopeless(cx, *part, error));
+        let hopeless = hopeless.count();
         let spare = attempt.parts.len() - attempt.needed;
         (is_over || hopeless > spare).then(|| attempt.no_quorum())
     }
@@ -632,7 +642,7 @@ impl Multi {
             }
             return;
         }
-        let next = attempt.next_of_quorum();
+        let next = attempt.next_of_quorum(cx);
         let behind = attempt.granted.iter_mut().skip(next);
         let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
         self.give_back(behind);

@@ -537,3 +537,68 @@ fn a_try_without_most_servers_leaves_nothing() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert_eq!(names(&[rig.sent()]), ["-q at a:1"]);
 }
+
+/// A server that refuses for good answers at once: a wait for it would go round without end.
+#[test]
+fn a_quorum_waits_where_a_wait_can_help() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, None);
+    let sent = rig.all_sent();
+    rig.reply(&sent[0], Reply::Foreign("list".into()));
+    busy(&mut rig, &sent[1]);
+    busy(&mut rig, &sent[2]);
+    let waits = rig.sent();
+    assert_eq!(names(std::slice::from_ref(&waits)), ["+q at b:1"]);
+    busy(&mut rig, &waits);
+    assert!(rig.pending(id));
+}
+
+#[test]
+fn servers_that_refuse_for_good_end_the_wait() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, None);
+    let sent = rig.all_sent();
+    rig.reply(&sent[0], Reply::Foreign("list".into()));
+    rig.reply(&sent[1], Reply::Foreign("list".into()));
+    rig.grant(&sent[2]);
+    let error = rig.error(id);
+    assert_eq!(error.kind(), ErrorKind::ForeignKind);
+    assert_eq!(names(&[rig.sent()]), ["-q at c:1"]);
+}
+
+#[test]
+fn a_quorum_that_waits_looks_at_all_servers_again() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, None);
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    busy(&mut rig, &sent[1]);
+    busy(&mut rig, &sent[2]);
+    let waits = rig.sent();
+    busy(&mut rig, &waits);
+    rig.pass(tuning::QUORUM_LOOK);
+    let sent = rig.all_sent();
+    assert_eq!(names(&sent), ["+q at b:1", "+q at c:1"]);
+    busy(&mut rig, &sent[0]);
+    rig.grant(&sent[1]);
+    assert_eq!(rig.granted(id).cell.parts().len(), 2);
+}
+
+#[test]
+fn the_loss_of_most_servers_is_told_and_that_of_fewer_is_not() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, None);
+    let sent = rig.all_sent();
+    sent.iter().for_each(|sent| rig.grant(sent));
+    let cell = rig.granted(id).cell;
+    let lose = |rig: &mut Rig, name: &str| {
+        rig.input(Input::Invalidated(Some(vec![name.into()])));
+        let look = rig.sent();
+        rig.reply(&look, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    };
+    lose(&mut rig, SERVERS[1]);
+    assert!(cell.is_held(rig.now) && cell.told_lost().is_none());
+    lose(&mut rig, SERVERS[0]);
+    assert_eq!(cell.told_lost(), Some(LostReason::Deleted));
+    assert!(rig.lost.contains(&(cell.owner, LostReason::Deleted)));
+}
