@@ -66,7 +66,9 @@ async fn it_stands_the_death_of_one_server_and_not_of_two() {
     let second = soon("another lock", second.acquire()).await.unwrap();
     servers.remove(1);
     let (told, lost) = tokio::sync::oneshot::channel();
-    guard.on_lost(move |reason| drop(told.send(reason)));
+    guard.on_lost(move |reason| {
+        let _ = told.send(reason);
+    });
     assert_eq!(soon("the loss", lost).await.unwrap(), LostReason::Expired);
     assert!(!guard.is_held());
     let error = soon("the release", guard.release()).await.unwrap_err();
@@ -81,7 +83,9 @@ async fn the_loss_of_one_key_is_no_loss_and_that_of_two_is() {
     let lock = client.lock("q").unwrap();
     let guard = soon("the lock", lock.acquire()).await.unwrap();
     let (told, lost) = tokio::sync::oneshot::channel();
-    guard.on_lost(move |reason| drop(told.send(reason)));
+    guard.on_lost(move |reason| {
+        let _ = told.send(reason);
+    });
     servers[0].ask::<u64>("DEL q");
     eventually("the client knows", || client.stats().lost == 1).await;
     guard.check().unwrap();
