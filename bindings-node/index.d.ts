@@ -88,6 +88,11 @@ export interface ClientOptions extends LockDefaults, Place {
    */
   outage?: Time | null
   /**
+   * Quorum: how long a server has no vote after its start, because it may have lost its locks. At least the longest
+   * lease of all clients; 0 if the servers lose nothing (`appendfsync always`). Default: 30 s.
+   */
+  restartDelay?: Time | null
+  /**
    * How often in a row a release hands the lock to the next waiter of the same client; then others get a chance.
    * 0: never. Default: 100.
    */

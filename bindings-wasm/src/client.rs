@@ -116,7 +116,7 @@ impl Client {
         if place.topology != Topology::Single {
             return Err(Error::invalid(
                 "the WebAssembly part of redlatch speaks with one server so far; give it redis://, \
-                 or use the native part for Sentinel and Cluster",
+                 or use the native part for Sentinel, Cluster and quorums",
             ));
         }
         let uuid = uuid([random[0], random[1]]);

@@ -40,9 +40,9 @@ pub(crate) struct Arguments {
 /// How to reach the server.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Server {
-    /// redis://, rediss://, redis+sentinel://, redis+cluster:// or unix://. All users of the
-    /// machine see a command line: a password belongs into the variable REDLATCH_URL, which is read
-    /// without this option, or into --url-file.
+    /// redis://, rediss://, redis+sentinel://, redis+cluster://, redis+quorum:// or unix://. All
+    /// users of the machine see a command line: a password belongs into the variable REDLATCH_URL,
+    /// which is read without this option, or into --url-file.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
     /// A file whose first line is the URL.

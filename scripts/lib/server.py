@@ -3,10 +3,11 @@
     with Server() as server: ...            one process, any binary, any options
     with Sentinels() as deployment: ...     a primary, two replicas, three sentinels
     with Cluster() as deployment: ...       three primaries with a replica each
+    with Quorum() as deployment: ...        three servers that know nothing of each other
 
 Each has a `url` as redlatch takes it, the `nodes` that hold data, `primary_of(key)`, and is gone after `close`.
 
-`python server.py [--topology single|sentinel|cluster] CMD...` runs CMD with REDLATCH_URL naming such a deployment;
+`python server.py [--topology single|sentinel|cluster|quorum] CMD...` runs CMD with REDLATCH_URL naming such a deployment;
 scripts/with-server is this.
 """
 
@@ -519,6 +520,36 @@ class Cluster(Many):
         yield "the slot is moved"
 
 
+class Quorum(Many):
+    """Servers that know nothing of each other."""
+
+    topology = "quorum"
+
+    def __init__(self, binary: str = "", *options: str, servers: int = 3) -> None:
+        super().__init__()
+        self.build(lambda: self._make(binary, options, servers))
+
+    def _make(self, binary: str, options: tuple[str, ...], servers: int) -> None:
+        self.data = [self.add(Server(binary, *options)) for _ in range(servers)]
+        self.url = f"redis+quorum://{','.join(node.address for node in self.data)}"
+
+    @property
+    def nodes(self) -> list[Server]:
+        return self.data
+
+    def having(self, key: str) -> int:
+        """How many of those that run have the key."""
+        return sum(node("EXISTS", key) for node in self.data if node.alive)
+
+    def wait_for_votes(self, delay: float) -> None:
+        """Waits until all have run for so many seconds."""
+
+        def runs(node: Server) -> bool:
+            return int(fields(node("INFO", "server"))["uptime_in_seconds"]) >= delay
+
+        eventually(lambda: all(map(runs, self.data)), "servers that have run for long enough", delay + STARTING)
+
+
 def _named(node: Server, slot: int) -> list[int]:
     """The port that this node has for the slot's primary, if it answers and knows one."""
     with suppress(OSError):
@@ -532,6 +563,7 @@ TOPOLOGIES: dict[str, Callable[..., Deployment]] = {
     "single": Server,
     "sentinel": Sentinels,
     "cluster": Cluster,
+    "quorum": Quorum,
 }
 
 

@@ -1,8 +1,10 @@
-"""Runs every program shown in README.md, core/README.md and docs/, each against a server of its own.
+"""Runs every program shown in README.md, core/README.md and docs/, each against a server of its own. Words leave only the pages whose
+names contain one of them.
 
 A fenced block in a language of ours is a whole program and has to end with code 0. The server's address in it,
 redis://127.0.0.1:6379 or the like, is replaced by that of a running one; rediss://redis.example:6380 and /etc/redis/ca.pem by
-those of a way to it over TLS. Rust may leave main away, as in its docs.
+those of a way to it over TLS. redis+quorum://a.example:6379,... is replaced by a quorum that all programs share: its servers have a vote
+only after a while. Rust may leave main away, as in its docs.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from server import Server
+from server import Quorum, Server
 from tls import CERTIFICATES, Terminator
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 TARGET = Path(os.environ["CARGO_TARGET_DIR"])
 LIMIT = 60.0  # seconds for one program
+QUORUM = "redis+quorum://a.example:6379,b.example:6379,c.example:6379"
+RESTART_DELAY = 30.0  # the default of the option
 JNA = "net.java.dev.jna:jna:5.17.0"
 NOT_PROGRAMS = {"", "sh", "console", "text", "toml", "json", "lua", "sql", "diff", "cmake", "make"}
 
@@ -196,7 +200,7 @@ LANGUAGES: dict[str, Callable[[str, Path], list[str]]] = {
 TOOLS = {"ruby": "ruby", "php": "php", "csharp": "mcs"}
 
 
-def problem_of(snippet: Snippet) -> str:
+def problem_of(snippet: Snippet, quorum: Quorum) -> str:
     """Why it fails, or nothing."""
     language = LANGUAGES.get(snippet.language)
     if language is None:
@@ -208,6 +212,9 @@ def problem_of(snippet: Snippet) -> str:
     ):
         text = re.sub(r"redis://(127\.0\.0\.1|localhost)(:6379)?", server.url, snippet.text)
         text = text.replace("rediss://redis.example:6380", encrypted.url)
+        if QUORUM in text:
+            quorum.wait_for_votes(RESTART_DELAY)
+            text = text.replace(QUORUM, quorum.url)
         text = text.replace("/etc/redis/ca.pem", str(CERTIFICATES / "ca.pem"))
         try:
             command = language(text, Path(folder))
@@ -228,17 +235,22 @@ def problem_of(snippet: Snippet) -> str:
     return f"ended with code {ran.returncode}:\n{ran.stdout}" if ran.returncode else ""
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
+    with Quorum() as quorum:
+        return run_all(words, quorum)
+
+
+def run_all(words: list[str], quorum: Quorum) -> int:
     passed = failed = 0
     for snippet in snippets():
-        if snippet.language in NOT_PROGRAMS:
+        if snippet.language in NOT_PROGRAMS or not any(word in snippet.where for word in words or [""]):
             continue
         tool = TOOLS.get(snippet.language)
         if tool and not shutil.which(tool):
             print(f"left out {snippet.where} ({snippet.language}): {tool} is not on PATH", flush=True)
             continue
         began = time.monotonic()
-        if problem := problem_of(snippet):
+        if problem := problem_of(snippet, quorum):
             failed += 1
             print(f"FAILED {snippet.where} ({snippet.language}): {problem}", flush=True)
         else:
@@ -249,4 +261,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -247,7 +247,8 @@ test('too few replicas are told', async () => {
 })
 
 test('one that cannot be had yet is refused with the remedy', () => {
-  for (const url of ['redis+cluster://127.0.0.1:1', 'redis+sentinel://127.0.0.1:1/main']) {
+  const quorum = 'redis+quorum://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3'
+  for (const url of ['redis+cluster://127.0.0.1:1', 'redis+sentinel://127.0.0.1:1/main', quorum]) {
     assert.throws(() => new Client(url), { kind: 'invalid_argument', message: /one server so far.*native/ })
   }
 })

@@ -49,6 +49,7 @@ class ClientOptions(LockOptions, total=False):
     connect_timeout: float | None
     recheck: float | None
     outage: float | None
+    restart_delay: float | None
     handover_limit: int | None
     handover_time: float | None
     close_limit: float | None

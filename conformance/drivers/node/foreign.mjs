@@ -23,15 +23,15 @@ const sides = {
 }
 
 function retrying(Class, resource) {
-  const create = (redis, retryCount) => {
-    const redlock = new Class([redis], { retryCount, retryDelay: RETRY, retryJitter: RETRY / 2 })
+  const create = (servers, retryCount) => {
+    const redlock = new Class(servers, { retryCount, retryDelay: RETRY, retryJitter: RETRY / 2 })
     // redlock tells the error of each server here, and its own in the promise.
     return redlock.on('error', () => {})
   }
-  return async (redis, name, { wait_ms: wait, lease_ms: lease = LONG }) => {
+  return async (servers, name, { wait_ms: wait, lease_ms: lease = LONG }) => {
     // It would also try again and again to release or extend what it has lost: that once only.
-    const patient = create(redis, wait === undefined ? -1 : Math.floor(wait / RETRY))
-    const once = create(redis, 0)
+    const patient = create(servers, wait === undefined ? -1 : Math.floor(wait / RETRY))
+    const once = create(servers, 0)
     let lock
     try {
       lock = await patient.acquire(resource(name), lease)
@@ -48,7 +48,7 @@ function retrying(Class, resource) {
   }
 }
 
-async function semaphore(redis, name, { wait_ms: wait, lease_ms: lease }, watchdog) {
+async function semaphore([redis], name, { wait_ms: wait, lease_ms: lease }, watchdog) {
   let lost
   const told = new Promise(resolve => { lost = resolve })
   const lockTimeout = lease ?? watchdog
@@ -68,25 +68,31 @@ async function semaphore(redis, name, { wait_ms: wait, lease_ms: lease }, watchd
   return { value: mutex.identifier, release: () => mutex.release(), crash: () => mutex.stopRefresh(), lost: told }
 }
 
+function connect(server) {
+  const url = server.startsWith('redis://') ? server : `redis://${server}`
+  // It says the same in each command.
+  return new Redis(url, { maxRetriesPerRequest: null }).on('error', () => {})
+}
+
 async function perform(request) {
   const { op, client: name } = request
   if (op === 'hello') return { version: require(`../../node_modules/${request.side}/package.json`).version.replace(/^v/, '') }
   if (op === 'open') {
-    const redis = new Redis(request.url, { maxRetriesPerRequest: null })
-    redis.on('error', () => {}) // it says the same in each command
-    clients.set(name, { redis, acquire: sides[request.side], watchdog: request.watchdog_ms })
+    // A quorum has several, as `redis+quorum://a,b,c`.
+    const servers = request.url.replace('redis+quorum://', 'redis://').split(',').map(connect)
+    clients.set(name, { servers, acquire: sides[request.side], watchdog: request.watchdog_ms })
     return {}
   }
-  const { redis, acquire, watchdog } = clients.get(name)
-  if (op === 'close') return redis.disconnect()
+  const { servers, acquire, watchdog } = clients.get(name)
+  if (op === 'close') return servers.forEach(redis => redis.disconnect())
   const seat = JSON.stringify([name, request.as, request.lock])
   if (op === 'acquire') {
-    holds.set(seat, await acquire(redis, request.lock, request, watchdog))
+    holds.set(seat, await acquire(servers, request.lock, request, watchdog))
     return { token: null }
   }
   const hold = holds.get(seat)
   if (op === 'held') {
-    return { value: hold !== undefined && (await redis.get(request.prefix + request.lock)) === hold.value }
+    return { value: hold !== undefined && (await servers[0].get(request.prefix + request.lock)) === hold.value }
   }
   if (op === 'lost' && hold?.lost) return hold.lost.then(() => ({}))
   if (!['release', 'extend', 'crash'].includes(op)) return { status: 'unsupported' }

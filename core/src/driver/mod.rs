@@ -149,11 +149,16 @@ impl Servers {
         }
     }
 
-    /// The servers of a quorum, as they stand in names. `None` for any others.
+    /// The servers of a quorum, as they stand in names, in the order in which all clients wait for them.
+    /// `None` for any others.
     pub(crate) fn of_quorum(&self) -> Option<Arc<[Arc<str>]>> {
         match self {
             Servers::Quorum(servers) => {
-                Some(servers.iter().map(|server| server.shown().into()).collect())
+                let shown = servers.iter().map(|server| server.shown().into());
+                let mut shown: Vec<Arc<str>> = shown.collect();
+                // A URL may name them in any order. Clients that wait in two orders could wait in a circle.
+                shown.sort_unstable();
+                Some(shown.into())
             }
             _ => None,
         }

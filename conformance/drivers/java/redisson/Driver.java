@@ -3,7 +3,9 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -14,6 +16,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 
 import org.redisson.Redisson;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RReadWriteLock;
@@ -24,6 +27,7 @@ import org.redisson.config.ReadMode;
 import org.redisson.config.SubscriptionMode;
 
 public final class Driver {
+    private static final String QUORUM = "redis+quorum://";
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
     private static final Map<String, RedissonClient> SHARED = new ConcurrentHashMap<>();
@@ -31,6 +35,8 @@ public final class Driver {
     private static final Set<String> FENCED = ConcurrentHashMap.newKeySet();
     /** Clients whose locks are fair ones. */
     private static final Set<String> FAIR = ConcurrentHashMap.newKeySet();
+    /** The clients of the servers of each quorum. */
+    private static final Map<String, List<RedissonClient>> QUORUMS = new ConcurrentHashMap<>();
     /** One thread per actor and name of a thread: Redisson's owner is the thread. */
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
     private static final Map<String, Future<?>> RUNNING = new ConcurrentHashMap<>();
@@ -77,6 +83,10 @@ public final class Driver {
             reply.put("version", Redisson.class.getPackage().getImplementationVersion());
             return reply;
         }
+        if (op.equals("open") && request.get("url").startsWith(QUORUM)) {
+            QUORUMS.put(request.get("client"), openQuorum(request));
+            return status("ok");
+        }
         if (op.equals("open")) {
             CLIENTS.put(request.get("client"), open(request));
             if ("true".equals(request.get("fencing"))) {
@@ -106,7 +116,8 @@ public final class Driver {
         }
         Map<String, Object> reply = status("ok");
         RFencedLock fenced = FENCED.contains(request.get("client")) ? client.getFencedLock(request.get("lock")) : null;
-        RLock lock = fenced != null ? fenced : lockOf(client, request);
+        List<RedissonClient> quorum = QUORUMS.get(request.get("client"));
+        RLock lock = fenced != null ? fenced : quorum != null ? redLock(quorum, request) : lockOf(client, request);
         switch (op) {
             case "acquire":
                 if (fenced != null) {
@@ -133,6 +144,12 @@ public final class Driver {
             default:
                 return status("unsupported");
         }
+    }
+
+    /** The lock of one name on several servers, of which most are enough. */
+    @SuppressWarnings("deprecation")
+    private static RLock redLock(List<RedissonClient> quorum, Map<String, String> request) {
+        return new RedissonRedLock(quorum.stream().map(client -> client.getLock(request.get("lock"))).toArray(RLock[]::new));
     }
 
     /** The lock itself, or one side of the read-write lock of that name, or the multi lock. */
@@ -184,6 +201,17 @@ public final class Driver {
         }
         String role = request.get("role") + "/" + request.get("watchdog_ms");
         return SHARED.computeIfAbsent(role, ignored -> create(request));
+    }
+
+    /** One client for each server. */
+    private static List<RedissonClient> openQuorum(Map<String, String> request) {
+        List<RedissonClient> clients = new ArrayList<>();
+        for (String server : request.get("url").substring(QUORUM.length()).split(",")) {
+            Map<String, String> one = new LinkedHashMap<>(request);
+            one.put("url", "redis://" + server);
+            clients.add(create(one));
+        }
+        return clients;
     }
 
     private static RedissonClient create(Map<String, String> request) {
