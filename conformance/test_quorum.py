@@ -68,7 +68,7 @@ def test_each_keeps_the_other_out(their: Their, our: redlatch.Lock, quorum: Quor
     with our:
         assert quorum.having("q") == 3
         assert their.acquire(0).result(PATIENCE)["status"] == "timeout"
-        # What they had for a moment they have given back, and ours is whole.
+        # They have given back all that they had for a moment, and ours is whole.
         assert our.owned() and quorum.having("q") == 3
     assert their.acquire(0).result(PATIENCE)["status"] == "ok"
     assert quorum.having("q") == 3

@@ -63,9 +63,9 @@ test('it stands the death of one server and not of two', async () => {
   await servers.shift().stop()
   const reason = await aborted(hold.signal)
   assert.ok(reason instanceof LockLostError, reason)
-  assert.equal(reason.reason, 'expired')
+  assert.match(reason.reason, /^(unreachable|expired)$/)
   assert.equal(hold.isHeld, false)
-  await assert.rejects(hold.release(), LockLostError)
+  assert.equal(await hold.release(), false)
   await Promise.all([client.close().catch(() => {}), other.close().catch(() => {})])
 })
 

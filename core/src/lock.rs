@@ -105,7 +105,7 @@ impl Lock {
     /// ```
     pub fn named(&self, name: &str) -> Result<Lock> {
         if self.parts.is_some() {
-            return Err(self.blamed(Error::of_no_key(Kind::Multi)));
+            return Err(self.blamed(Error::invalid(Kind::Multi.has_no_key())));
         }
         Ok(Lock::new(
             self.client.clone(),
@@ -439,7 +439,7 @@ impl Lock {
     /// The form in Redis of a hold with this token.
     pub(crate) fn form(&self, token: &str) -> Result<Form> {
         if self.kind() == Kind::Quorum {
-            return Err(self.blamed(Error::of_no_key(Kind::Quorum)));
+            return Err(self.blamed(Error::invalid(Kind::Quorum.has_no_key())));
         }
         AcquireOptions::new()
             .token(token)

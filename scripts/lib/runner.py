@@ -45,7 +45,7 @@ SHORT = ["--drivers", "rust", "redisson-4.7.0"]
 FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 BUILD_LIMIT = 45 * 60.0  # the same for a command that compiles, beside tests
-# Packages are compiled in less time where they are tested and thrown away. Those for FOREIGN are as they are released.
+# Packages are compiled in less time where they are tested and thrown away. The ones for FOREIGN are as they are released.
 QUICK = [f"CARGO_PROFILE_RELEASE_{word}" for word in ("LTO=off", "CODEGEN_UNITS=16", "OPT_LEVEL=1")]
 STOP = threading.Event()  # the runner was asked to end, or a phase has broken it
 QUIET_NPM = ["--no-audit", "--no-fund", "--loglevel=error"]

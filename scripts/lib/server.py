@@ -547,7 +547,9 @@ class Quorum(Many):
         def runs(node: Server) -> bool:
             return int(fields(node("INFO", "server"))["uptime_in_seconds"]) >= delay
 
-        eventually(lambda: all(map(runs, self.data)), "servers that have run for long enough", delay + STARTING)
+        eventually(
+            lambda: all(map(runs, self.data)), "servers that have run for long enough", delay + STARTING
+        )
 
 
 def _named(node: Server, slot: int) -> list[int]:

@@ -1,4 +1,4 @@
-//! What callers want: a lock, several as one, a semaphore with leases, or a plain semaphore.
+//! The things that callers want: a lock, several as one, a semaphore with leases, or a plain semaphore.
 
 use std::time::Duration;
 

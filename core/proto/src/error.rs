@@ -4,7 +4,6 @@
 //! `code` strings, C's status numbers and `docs/errors.md` are generated from [`ErrorKind::ALL`]
 //! and [`LostReason::ALL`], or a test compares them.
 
-use crate::wire::Kind;
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
@@ -385,18 +384,6 @@ impl Error {
     #[doc(hidden)]
     pub fn of_another_client() -> Self {
         let text = "this lock is of another client; make each lock of a multi lock by the client that makes the multi lock";
-        Self::new(ErrorKind::InvalidArgument, text)
-    }
-
-    /// A multi lock, or a lock of a quorum, was asked for what only a lock with one key has.
-    #[doc(hidden)]
-    pub fn of_no_key(kind: Kind) -> Self {
-        let text = match kind {
-            Kind::Quorum => {
-                "the lock of a quorum has a key on each server; ask each of them, by a client of its own"
-            }
-            _ => "a multi lock has no key of its own; ask each of its locks",
-        };
         Self::new(ErrorKind::InvalidArgument, text)
     }
 

@@ -18,8 +18,6 @@ use super::attentive::Attentive;
 use super::causes;
 use super::receive_threshold::ReceiveThreshold;
 use super::replies;
-use super::server_clock::ServerClock;
-use super::slotmap::{self, Range};
 use super::tcp::tcp;
 use super::tls::{self, Tls};
 use crate::clock;
@@ -31,6 +29,8 @@ use crate::tuning;
 use crate::url::{At, Host, Login};
 use crate::wire;
 use redlatch_proto::connecting::{self, Backoff, millis_of};
+use redlatch_proto::outbox::server_clock::ServerClock;
+use redlatch_proto::outbox::slotmap::{self, Range};
 
 /// Where and how to connect.
 #[derive(Clone)]

@@ -26,7 +26,7 @@ struct Member {
     /// Its address, as it stands in names.
     shown: Arc<str>,
     one: One,
-    /// What it reports, with the names that it knows.
+    /// Its reports, with the names that it knows.
     news: News,
 }
 

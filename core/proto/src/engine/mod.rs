@@ -298,7 +298,7 @@ impl Engine {
             Request::Force { kind, name } | Request::Inspect { kind, name, .. }
                 if kind.is_several() =>
             {
-                let error = Error::of_no_key(kind);
+                let error = Error::invalid(kind.has_no_key());
                 self.cx.fail(id, error.on(&name));
             }
             Request::Acquire { name, terms, .. } if terms.kind.is_several() => {

@@ -858,7 +858,7 @@ impl Multi {
             Ok(taken) => taken,
             Err(error) => return cx.fail(id, error),
         };
-        // Those that are not confirmed leave enough others to whoever comes next.
+        // If the release of so many is not confirmed, the next owner still finds enough others.
         let spare = match cell.told_lost() {
             None => of - cell.needed(),
             Some(_) => 0,
@@ -942,6 +942,13 @@ impl Multi {
             }
         }
         if command.left > 0 {
+            // The answers that are missing cannot change the outcome, and a server that is down may give none for
+            // long.
+            let is_decided = command.failed + command.left <= command.spare;
+            if is_decided && !std::mem::replace(&mut command.answered, true) {
+                let done = std::mem::replace(&mut command.done, Done::Released);
+                cx.complete(id, done);
+            }
             return;
         }
         let command = self.commands.remove(&id);

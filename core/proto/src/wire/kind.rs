@@ -286,6 +286,16 @@ impl Kind {
         matches!(self, Kind::Multi | Kind::Quorum)
     }
 
+    /// Why a lock that is made of several holds is refused what only a lock with one key has.
+    pub fn has_no_key(self) -> &'static str {
+        match self {
+            Kind::Quorum => {
+                "the lock of a quorum has a key on each server; ask each of them, by a client of its own"
+            }
+            _ => "a multi lock has no key of its own; ask each of its locks",
+        }
+    }
+
     /// Whether a caller can choose the value that is stored for it.
     pub fn takes_tokens(self) -> bool {
         !matches!(

@@ -605,3 +605,23 @@ fn the_loss_of_most_servers_is_told_and_that_of_fewer_is_not() {
     assert_eq!(cell.told_lost(), Some(LostReason::Deleted));
     assert!(rig.lost.contains(&(cell.owner, LostReason::Deleted)));
 }
+
+#[test]
+fn a_release_is_told_when_most_servers_confirm_it() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, None);
+    for sent in rig.all_sent() {
+        rig.grant(&sent);
+    }
+    let granted = rig.granted(id);
+    let release = rig.release(&granted);
+    let sent = rig.all_sent();
+    assert_eq!(names(&sent), ["-q at a:1", "-q at b:1", "-q at c:1"]);
+    freed(&mut rig, &sent[1]);
+    assert!(rig.pending(release));
+    freed(&mut rig, &sent[2]);
+    rig.released(release);
+    // The first one answers late, or never.
+    freed(&mut rig, &sent[0]);
+    rig.nothing_left();
+}
