@@ -173,6 +173,10 @@ enum {
  *     How long callers wait for a server that had been reached and cannot be reached now, to acquire, to
  *     release or to close: until it has been out of reach for this long.
  *
+ * restart_delay: a time from 0 ms to 1 h; default: 30 s
+ *     Quorum: how long a server has no vote after its start, because it may have lost its locks. At least
+ *     the longest lease of all clients; 0 if the servers lose nothing (appendfsync always).
+ *
  * handover_limit: a whole number from 0 to 1000000; default: 100
  *     How often in a row a release hands the lock to the next waiter of the same client; then others get a
  *     chance. 0: never.

@@ -381,7 +381,7 @@ fn acl() -> String {
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
          many callers do not share commands. `+select` is for a database other \
-         than 0, `+info` for a warning when the server may evict locks, `+wait` for the option `replicas`. On \
+         than 0, `+info` for a warning when the server may evict locks and for `restart_delay`, `+wait` for the option `replicas`. On \
          Redis 7 or newer also `{SINCE_7}`: without it an acquisition costs the server one refused command.\n\n\
          The program `redlatch` needs [other commands](cli.md#what-it-shows-about-locks) as well, to show locks.\n\n\
          Behind sentinels also `+role`.\n\n\
