@@ -5,8 +5,11 @@ use redlatch::{AcquireOptions, Kind, OptionValue, ReentryKey};
 use super::support::Server;
 use super::*;
 
+/// Starts servers. They are in the order in which clients wait for them.
 fn start(count: usize) -> Vec<Server> {
-    (0..count).map(|_| Server::start()).collect()
+    let mut servers: Vec<Server> = (0..count).map(|_| Server::start()).collect();
+    servers.sort_by_key(shown);
+    servers
 }
 
 fn url(servers: &[Server]) -> String {
@@ -69,7 +72,10 @@ async fn it_stands_the_death_of_one_server_and_not_of_two() {
     guard.on_lost(move |reason| {
         let _ = told.send(reason);
     });
-    assert_eq!(soon("the loss", lost).await.unwrap(), LostReason::Expired);
+    let reason = soon("the loss", lost).await.unwrap();
+    // As the client has noticed the death of the server or not.
+    let reasons = [LostReason::Unreachable, LostReason::Expired];
+    assert!(reasons.contains(&reason), "{reason:?}");
     assert!(!guard.is_held());
     let error = soon("the release", guard.release()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
