@@ -27,6 +27,7 @@ mod sentinel;
 mod server_connections;
 mod session;
 mod shared_engine;
+mod single;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;

@@ -9,7 +9,7 @@ use super::calls::OutgoingCall;
 use super::connect::Address;
 use super::inline::InlineSlot;
 use super::link::{Manner, Target};
-use super::net::One;
+use super::single::One;
 use crate::engine::{CallOutcome, Input, LinkId, Routes};
 use crate::moment::Moment;
 use crate::wire::{Name, Topic, servers};

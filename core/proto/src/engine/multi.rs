@@ -303,7 +303,7 @@ impl Attempt {
     }
 
     /// The part that a quorum waits for next: the first that somebody else holds, or else one whose server
-    /// may come back. Those for which no wait can help are fewer than those that are missing.
+    /// may come back. There is always such a part: at most as many are hopeless as the quorum can spare.
     fn next_of_quorum(&self, cx: &Context) -> usize {
         let is_busy = |(_, error): &&(usize, Error)| error.kind() == ErrorKind::Timeout;
         let may_help = |(part, error): &&(usize, Error)| !self.is_hopeless(cx, *part, error);
