@@ -9,6 +9,7 @@ import build
 import pytest
 import redlatch
 from drivers import Driver, Side
+from redlatch._options import Kind
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts" / "lib"))
 from server import Quorum, eventually, fields
@@ -17,7 +18,7 @@ PATIENCE = 60.0
 LEASE = 60_000  # ms; redlock renews nothing
 
 # The sides, and the kind of ours that writes what they write.
-SIDES: dict[str, tuple[Callable[[], Side], str]] = {
+SIDES: dict[str, tuple[Callable[[], Side], Kind]] = {
     "redlock": (build.others()["redlock"], "redlock"),
     "redlock-5": (build.others()["redlock-5"], "redlock"),
     "redisson-4.7.0": (build.redissons()["redisson-4.7.0"], "reentrant"),
