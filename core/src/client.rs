@@ -115,6 +115,8 @@ pub(crate) struct Running {
     last_request: AtomicU64,
     /// Whether closing was requested.
     closed: AtomicBool,
+    /// In a quorum, the option `restart_delay`.
+    pub(crate) restart_delay: Option<Duration>,
 }
 
 /// The length of the first four groups of a UUID.
@@ -731,7 +733,10 @@ impl ClientBuilder {
     /// # }
     /// ```
     pub fn build(self) -> Result<Client> {
-        let (place, manner) = self.place()?;
+        let (place, mut manner) = self.place()?;
+        if matches!(place.topology, Topology::Quorum { .. }) {
+            manner = manner.for_quorum(&self.options);
+        }
         let servers = Servers::new(&place, &manner)?;
         let quorum = servers.of_quorum();
         if quorum.is_some() {
@@ -773,12 +778,20 @@ impl ClientBuilder {
             let text = "the URL has a user name or password, and there is a credential provider; give one of both";
             return Err(Error::invalid(text));
         }
-        let mut manner = Manner::new(&self.options, place.tls, self.provider.clone())?;
-        if matches!(place.topology, Topology::Quorum { .. }) {
-            manner = manner.for_quorum(&self.options);
-        }
+        let manner = Manner::new(&self.options, place.tls, self.provider.clone())?;
         Ok((place, manner))
     }
+}
+
+/// Refuses a lease that a server may have forgotten when it has a vote again, `delay` after its start.
+pub(crate) fn check_lease_of_quorum(lease: Duration, delay: Duration) -> Result<()> {
+    if delay.is_zero() || lease <= delay {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a lease of {lease:?} is longer than restart_delay, {delay:?}: a server that was restarted could vote for a second \
+         owner; give the client a restart_delay of at least {lease:?}, on all clients"
+    )))
 }
 
 /// Checks the options of a lock of a quorum.
@@ -833,6 +846,14 @@ impl ClientInner {
             *others = Arc::new(options);
         }
         others.clone()
+    }
+
+    /// Refuses a lease that a server of a quorum may have forgotten when it has a vote again.
+    pub(crate) fn check_lease(&self, lease: Duration) -> Result<()> {
+        match self.quorum {
+            None => Ok(()),
+            Some(_) => check_lease_of_quorum(lease, self.options.restart_delay),
+        }
     }
 
     /// Refuses what only a client of one set of data has.
@@ -942,6 +963,7 @@ impl Running {
             shared,
             last_request: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            restart_delay: client.quorum.as_ref().map(|_| options.restart_delay),
         })
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::client::Running;
+use crate::client::{Running, check_lease_of_quorum};
 use crate::completion_queue::Outcome;
 use crate::engine::{Input, Lease, LevelId, Request, Target, Terms};
 use crate::error::{Error, ErrorKind, LostReason, Result};
@@ -425,7 +425,8 @@ impl Guard {
         let Some(armed) = &self.0 else {
             return Operation::failed(spent());
         };
-        if let Err(error) = check_lease(lease) {
+        let delay = armed.running.restart_delay.unwrap_or_default();
+        if let Err(error) = check_lease(lease).and_then(|()| check_lease_of_quorum(lease, delay)) {
             return Operation::failed(armed.cell.named(error));
         }
         let target = Target::Level {

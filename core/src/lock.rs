@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::client::{ClientInner, Running};
 use crate::clock;
 use crate::completion_queue::Outcome;
-use crate::engine::{Part, Request, Target, Terms, in_order};
+use crate::engine::{Lease, Part, Request, Target, Terms, in_order};
 use crate::error::{Error, ErrorKind, LostReason, Result, Thing};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
@@ -273,6 +273,11 @@ impl Lock {
             let text = "token is given, but the lock of a quorum takes none; leave it out";
             return Operation::failed(self.blamed(Error::invalid(text)));
         }
+        let (Lease::Watchdog(lease) | Lease::Fixed(lease) | Lease::Adaptive(lease)) =
+            self.options.terms(&options).lease;
+        if let Err(error) = self.client.check_lease(lease) {
+            return Operation::failed(self.blamed(error));
+        }
         let (name, key, wait) = (self.name.clone(), options.key.into(), options.wait);
         let terms = Terms {
             kind: self.kind(),
@@ -342,7 +347,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn extend_by(&self, key: ReentryKey, lease: Duration) -> Operation<()> {
-        match check_lease(lease) {
+        match check_lease(lease).and_then(|()| self.client.check_lease(lease)) {
             Ok(()) => self.ask(
                 Request::Extend {
                     target: self.target(key),

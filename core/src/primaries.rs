@@ -26,12 +26,17 @@ pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, Multiple
             vec![within(&server, sentinels.connect(false)).await?]
         }
         Servers::Quorum(servers) => {
-            try_join_all(
-                servers.into_iter().map(|server| async move {
-                    within(&server.clone(), server.commands(false)).await
-                }),
-            )
-            .await?
+            // Those that are there: one looks at them most closely when one of them is not.
+            let asked = servers
+                .into_iter()
+                .map(|server| async move { within(&server.clone(), server.commands(false)).await });
+            let (there, mut missing): (Vec<_>, Vec<_>) =
+                join_all(asked).await.into_iter().partition(Result::is_ok);
+            let there: Vec<Connected> = there.into_iter().flatten().collect();
+            match missing.pop() {
+                Some(Err(error)) if there.is_empty() => return Err(error),
+                _ => there,
+            }
         }
         Servers::Cluster(seeds) => {
             let nodes = shards(&seeds).await?;

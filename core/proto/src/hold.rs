@@ -210,7 +210,7 @@ impl HoldCell {
             LIVE => match self.several() {
                 None => self.has_passed(now).then_some(LostReason::Expired),
                 Some(parts) if parts.are_held(now) => None,
-                Some(parts) => parts.holds.iter().find_map(|part| part.lost(now)),
+                Some(parts) => parts.last_lost(now).and_then(|part| part.lost(now)),
             },
             RELEASED => None,
             reason => LostReason::from_number(reason),
@@ -238,11 +238,11 @@ impl HoldCell {
     /// The part of a multi lock whose loss was told, or that is lost.
     fn lost_part(&self, now: Moment) -> Option<&HoldCell> {
         let parts = self.several()?;
-        let is_blamed = |part: &&Arc<HoldCell>| match parts.blamed.get() {
-            Some(owner) => part.owner == *owner,
-            None => part.lost(now).is_some(),
-        };
-        parts.holds.iter().find(is_blamed).map(|part| &**part)
+        match parts.blamed.get() {
+            Some(owner) => parts.holds.iter().find(|part| part.owner == *owner),
+            None => parts.last_lost(now),
+        }
+        .map(|part| &**part)
     }
 
     /// Adds the name of the lock or semaphore.
@@ -352,6 +352,13 @@ impl Parts {
     fn are_held(&self, now: Moment) -> bool {
         let held = self.holds.iter().filter(|part| part.is_held(now));
         held.count() >= self.needed
+    }
+
+    /// The part whose loss ended the whole, as far as that can be told: of those that are lost, the one that
+    /// would have lived longest.
+    fn last_lost(&self, now: Moment) -> Option<&Arc<HoldCell>> {
+        let lost = self.holds.iter().filter(|part| part.lost(now).is_some());
+        lost.max_by_key(|part| part.deadline())
     }
 }
 

@@ -85,7 +85,11 @@ async fn it_stands_the_death_of_one_server_and_not_of_two() {
 #[tokio::test]
 async fn the_loss_of_one_key_is_no_loss_and_that_of_two_is() {
     let servers = start(3);
-    let client = of(&servers).await;
+    let client = Client::builder(&url(&servers))
+        .option("restart_delay", OptionValue::Millis(0))
+        .option("debug_events", OptionValue::Flag(true))
+        .build()
+        .unwrap();
     let lock = client.lock("q").unwrap();
     let guard = soon("the lock", lock.acquire()).await.unwrap();
     let (told, lost) = tokio::sync::oneshot::channel();
@@ -93,8 +97,14 @@ async fn the_loss_of_one_key_is_no_loss_and_that_of_two_is() {
         let _ = told.send(reason);
     });
     servers[0].ask::<u64>("DEL q");
-    eventually("the client knows", || client.stats().lost == 1).await;
+    let at = format!("q at {}", shown(&servers[0]));
+    eventually("the client knows", || {
+        let mut events = client.events().into_iter();
+        events.any(|event| event.kind == "lost" && event.lock.as_deref() == Some(&at))
+    })
+    .await;
     guard.check().unwrap();
+    assert_eq!(client.stats().lost, 0);
     servers[2].ask::<u64>("DEL q");
     let reason = soon("the loss", lost).await.unwrap();
     assert_eq!(reason, LostReason::Deleted);
@@ -102,8 +112,35 @@ async fn the_loss_of_one_key_is_no_loss_and_that_of_two_is() {
     assert_eq!(error.kind(), ErrorKind::Lost);
     let at = shown(&servers[2]);
     assert!(error.to_string().contains(&format!("q at {at}")), "{error}");
+    assert_eq!(client.stats().lost, 1);
+    let mut events = client.events().into_iter();
+    assert!(events.any(|event| event.kind == "lost" && event.lock.as_deref() == Some("q")));
     drop(guard);
     eventually("nothing is left", || having(&servers, "q") == 0).await;
+}
+
+#[tokio::test]
+async fn a_close_does_not_wait_for_a_server_that_is_down() {
+    let mut servers = start(3);
+    let client = of(&servers).await;
+    let guard = soon("the lock", client.lock("q").unwrap().acquire())
+        .await
+        .unwrap();
+    servers.remove(0);
+    soon("the end", client.close()).await.unwrap();
+    assert_eq!(having(&servers, "q"), 0);
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_lease_that_outlives_the_delay_of_a_restart_is_refused() {
+    let servers = start(3);
+    let client = Client::builder(&url(&servers)).build().unwrap();
+    let long = LockOptions::new().watchdog_lease(ms(31_000));
+    let lock = client.lock_with("q", long).unwrap();
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("restart_delay"), "{error}");
 }
 
 #[tokio::test]

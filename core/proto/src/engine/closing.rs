@@ -1,5 +1,7 @@
 //! The end of the client: everything is released, then it stops.
 
+use std::collections::BTreeMap;
+
 use super::context::Context;
 use super::hold::Hold;
 use super::interface::{Done, Output, RequestId};
@@ -7,6 +9,7 @@ use super::timers::Timer;
 use super::view::View;
 use crate::error::Error;
 use crate::wire::Name;
+use crate::wire::servers::key_and_server;
 
 /// The state of a client that is closing.
 #[derive(Debug)]
@@ -67,6 +70,9 @@ impl Closing {
         unreleased.extend(others(view).cloned());
         unreleased.sort_unstable();
         unreleased.dedup();
+        if let Some(spare) = cx.links.routes.spare() {
+            unreleased = of_most_servers(&unreleased, spare);
+        }
         let mut callers: Vec<RequestId> = cx.callers.iter().map(|(id, _)| *id).collect();
         callers.sort_unstable();
         for caller in callers {
@@ -81,15 +87,40 @@ impl Closing {
 
 /// Whether all remaining work is for servers that callers have stopped waiting for. That is the
 /// case when the outage has lasted longer than the option `outage`, or a release has waited
-/// that long.
+/// that long. In a quorum nobody waits for as few servers as it can spare.
 fn waits_in_vain(view: View<'_>, cx: &Context) -> bool {
     let late = |hold: &Hold| hold.tasks().any(|task| task.is_late(cx.now));
-    let in_vain =
-        |name: &Name, late: bool| !cx.links.is_up(name) && (late || cx.links.is_given_up(name));
+    let mut held: Vec<Name> = Vec::new();
+    if let Some(spare) = cx.links.routes.spare() {
+        let names = view.holds.values().map(|hold| &hold.cell.name);
+        let mut names: Vec<Name> = names.chain(others(view)).cloned().collect();
+        names.sort_unstable();
+        names.dedup();
+        held = of_most_servers(&names, spare);
+    }
+    let is_quorum = cx.links.routes.spare().is_some();
+    let is_spare = |name: &Name| {
+        let key = key_and_server(name).0;
+        is_quorum && !held.iter().any(|held| **held == *key)
+    };
+    let in_vain = |name: &Name, late: bool| {
+        !cx.links.is_up(name) && (late || cx.links.is_given_up(name) || is_spare(name))
+    };
     view.holds
         .values()
         .all(|hold| in_vain(&hold.cell.name, late(hold)))
         && others(view).all(|name| in_vain(name, false))
+}
+
+/// The keys among these names, none of which is there twice, that are on more servers than a quorum can
+/// spare.
+fn of_most_servers(names: &[Name], spare: usize) -> Vec<Name> {
+    let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in names {
+        *servers.entry(key_and_server(name).0).or_default() += 1;
+    }
+    let most = servers.into_iter().filter(|(_, count)| *count > spare);
+    most.map(|(key, _)| key.into()).collect()
 }
 
 /// The locks of unanswered acquires and of pending clean-ups, and the counters with changes.

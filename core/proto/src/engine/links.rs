@@ -107,6 +107,14 @@ impl Routes {
         }
     }
 
+    /// How many servers of a quorum can fail. `None` without a quorum.
+    pub(super) fn spare(&self) -> Option<usize> {
+        match &self.0 {
+            Table::One | Table::Slots(_) => None,
+            Table::Servers(servers) => Some(servers.len() - self.needed()),
+        }
+    }
+
     fn all(&self) -> Vec<LinkId> {
         let mut all = match &self.0 {
             Table::One => vec![STANDALONE],

@@ -54,7 +54,7 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::names::reader_of;
-use crate::wire::{Form, Inspection, Name, Op, OwnerId, Topic, first_owner};
+use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
@@ -302,7 +302,14 @@ impl Engine {
                 self.cx.fail(id, error.on(&name));
             }
             Request::Acquire { name, terms, .. } if terms.kind.is_several() => {
-                let text = "a multi lock is not entered again by its hold; acquire it once more with the same key";
+                let text = match terms.kind {
+                    Kind::Quorum => {
+                        "the lock of a quorum is not entered again by its hold; acquire it once more with the same key"
+                    }
+                    _ => {
+                        "a multi lock is not entered again by its hold; acquire it once more with the same key"
+                    }
+                };
                 self.cx.fail(id, Error::invalid(text).on(&name));
             }
             Request::Acquire {

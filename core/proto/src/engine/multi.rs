@@ -25,6 +25,7 @@ use super::context::{Context, IS_PART};
 use super::interface::{Done, Lease, LevelId, Output, Part, RequestId, Target, Terms};
 use super::timers::Timer;
 use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::maps::{Map, SmallMap};
@@ -157,6 +158,8 @@ struct Attempt {
     lacking: Vec<(usize, Error)>,
     /// This round is such a look, not the wait for one part.
     looks: bool,
+    /// The parts whose servers ended a wait with an error of theirs. One that passes ends a try alone.
+    refuses: Vec<bool>,
     /// An error that ends the acquisition.
     failed: Option<Error>,
 }
@@ -174,11 +177,17 @@ struct Command {
     answered: bool,
     name: Name,
     left: usize,
-    error: Option<Error>,
+    /// The first error, and whether it tells of a loss, which says more than that another part was not
+    /// confirmed.
+    error: Option<(bool, Error)>,
     done: Done,
-    /// How many parts may fail.
-    spare: usize,
-    failed: usize,
+    /// How many confirmations decide it.
+    needed: usize,
+    /// How many parts may be lost, and how many may lack a confirmation.
+    spare: (usize, usize),
+    confirmed: usize,
+    gone: usize,
+    unconfirmed: usize,
 }
 
 /// A multi lock that is held, or lost and not released.
@@ -200,6 +209,35 @@ struct Level {
     /// Its leases are not renewed.
     fixed: bool,
     parts: Vec<(OwnerId, LevelId)>,
+}
+
+impl Command {
+    /// Takes the error about a part.
+    fn failed(&mut self, error: Error) {
+        let is_loss = error.lost_reason().is_some();
+        match is_loss {
+            true => self.gone += 1,
+            false => self.unconfirmed += 1,
+        }
+        let part = error.lock_name().map(str::to_owned);
+        let error = match part {
+            Some(part) => error.of_part(&part),
+            None => error,
+        };
+        // A loss that ends nothing says nothing.
+        let says_more = match &self.error {
+            None => true,
+            Some((of_loss, _)) => *of_loss != is_loss && is_loss == (self.gone > self.spare.0),
+        };
+        if says_more {
+            self.error = Some((is_loss, error));
+        }
+    }
+
+    /// Whether too many parts are lost or not confirmed.
+    fn is_refused(&self) -> bool {
+        self.gone > self.spare.0 || self.unconfirmed > self.spare.1
+    }
 }
 
 impl Attempt {
@@ -232,7 +270,11 @@ impl Attempt {
         };
         if is_quorum {
             // A part that is held and could not be extended tells nothing of those that are missing.
-            if !waited && grant.is_none() {
+            if waited {
+                if let Some(refuses) = self.refuses.get_mut(part) {
+                    *refuses = error.kind() == ErrorKind::Server;
+                }
+            } else if grant.is_none() {
                 self.lacking.push((part, error));
             }
             return;
@@ -271,22 +313,42 @@ impl Attempt {
         }
     }
 
+    /// How many parts are held at this moment.
+    fn held(&self, now: Moment) -> usize {
+        let grants = self.granted.iter().flatten();
+        grants.filter(|grant| grant.cell.is_held(now)).count()
+    }
+
+    /// Whether a round of a quorum has all answers that it needs. A server that is not connected may answer late,
+    /// or never: with enough others nobody waits for it.
+    fn is_round_over(&self, cx: &Context) -> bool {
+        let is_enough = self.held(cx.now) >= self.needed;
+        let mut asked = self.asked.iter().zip(self.parts.iter());
+        asked.all(|(asked, part)| {
+            asked.is_none() || is_enough && !cx.links.is_up(&part.name) && self.looks
+        })
+    }
+
     /// Why a quorum cannot be reached: of the reasons, the one that says most.
-    fn no_quorum(&self) -> Error {
-        let of_kind = |kind| {
-            let mut lacking = self.lacking.iter();
-            lacking.find(move |(_, error)| (error.kind() == ErrorKind::Timeout) == kind)
-        };
-        let busy = self.lacking.iter();
-        let busy = busy.filter(|(_, error)| error.kind() == ErrorKind::Timeout);
+    fn no_quorum(&self, cx: &Context) -> Error {
         // So many others would have been enough.
         let spare = self.parts.len() - self.needed;
-        match (of_kind(false), of_kind(true)) {
-            (Some((part, error)), _) if self.lacking.len() - busy.count() > spare => {
-                self.of_part(*part, error.clone())
-            }
-            (_, Some((part, _))) | (Some((part, _)), None) => self.timeout(*part),
-            (None, None) => self.timeout(0),
+        let is_busy = |error: &Error| error.kind() == ErrorKind::Timeout;
+        let mut busy = self.lacking.iter().filter(|(_, error)| is_busy(error));
+        let mut failed = self.lacking.iter().filter(|(_, error)| !is_busy(error));
+        if busy.clone().count() > spare {
+            return self.timeout(busy.next().map_or(0, |(part, _)| *part));
+        }
+        if failed.clone().count() > spare
+            && let Some((part, error)) = failed.next()
+        {
+            return self.of_part(*part, error.clone());
+        }
+        // The caller's time ended before the look: these servers have not answered.
+        let mut unheard = self.asked.iter().enumerate();
+        match unheard.find(|(_, asked)| self.looks && asked.is_some()) {
+            Some((part, _)) => self.unheard(cx, part),
+            None => self.timeout(busy.next().map_or(0, |(part, _)| *part)),
         }
     }
 
@@ -294,6 +356,7 @@ impl Attempt {
     fn is_hopeless(&self, cx: &Context, part: usize, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Timeout => false,
+            ErrorKind::Server => self.refuses.get(part).is_some_and(|refuses| *refuses),
             ErrorKind::Unavailable => {
                 let part = self.parts.get(part);
                 part.is_some_and(|part| cx.links.is_hopeless(&part.name))
@@ -326,6 +389,14 @@ impl Attempt {
     /// The first part that it does not have.
     fn first_missing(&self) -> Option<usize> {
         self.granted.iter().position(Option::is_none)
+    }
+
+    /// The server of a part has not answered in time.
+    fn unheard(&self, cx: &Context, part: usize) -> Error {
+        let down = self.parts.get(part);
+        let down = down.and_then(|part| cx.links.error(&part.name));
+        let late = || Error::new(ErrorKind::Unavailable, "no answer in time");
+        self.of_part(part, down.unwrap_or_else(late))
     }
 
     /// The caller's time is over, or it does not wait.
@@ -403,6 +474,7 @@ impl Multi {
             return cx.fail(id, error);
         }
         let waits = wait.filter(|wait| !wait.is_zero());
+        let needed_slots = parts.len();
         let attempt = Attempt {
             name,
             key,
@@ -419,6 +491,7 @@ impl Multi {
             refused: None,
             lacking: Vec::new(),
             looks: true,
+            refuses: vec![false; needed_slots],
             failed: None,
         };
         if let Some(deadline) = attempt.deadline {
@@ -459,6 +532,9 @@ impl Multi {
         let Some(attempt) = self.attempts.get(&id).filter(tries) else {
             return;
         };
+        if attempt.is_quorum() && attempt.held(cx.now) >= attempt.needed {
+            return self.open(cx, id);
+        }
         let refused = attempt.refused.as_ref().map(|(part, _)| *part);
         let part = refused.or_else(|| attempt.first_missing()).unwrap_or(0);
         let down = attempt
@@ -466,7 +542,7 @@ impl Multi {
             .get(part)
             .and_then(|of| cx.links.error(&of.name));
         let error = match down {
-            _ if attempt.is_quorum() => attempt.no_quorum(),
+            _ if attempt.is_quorum() => attempt.no_quorum(cx),
             Some(down) => attempt.of_part(part, down),
             None => attempt.timeout(part),
         };
@@ -550,12 +626,12 @@ impl Multi {
             *slot = None;
         }
         attempt.answered(part, result);
-        if attempt.asked.iter().any(Option::is_some) {
-            return;
-        }
-        match attempt.is_quorum() {
-            true => self.round_of_quorum_over(cx, id),
-            false => self.round_over(cx, id),
+        if attempt.is_quorum() {
+            if attempt.is_round_over(cx) {
+                self.round_of_quorum_over(cx, id);
+            }
+        } else if attempt.asked.iter().all(Option::is_none) {
+            self.round_over(cx, id);
         }
     }
 
@@ -602,8 +678,13 @@ impl Multi {
         let is_enough = granted >= attempt.needed;
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
         let is_over = attempt.is_try() || left.is_some_and(|left| left.is_zero());
+        let is_whole = attempt.first_missing().is_none();
+        let waited = !attempt.looks;
         self.give_back(gone);
-        if is_enough {
+        if is_enough && waited && !is_whole && !is_over {
+            // Others may be free by now, and each of them makes the lock stand one failure more.
+            self.go_on_with_quorum(cx, id);
+        } else if is_enough {
             // The leases of some parts began before others were waited for.
             let has_waited = self.attempts.get_mut(&id);
             let has_waited = has_waited.is_some_and(|of| std::mem::take(&mut of.has_waited));
@@ -624,7 +705,7 @@ impl Multi {
         let hopeless = lacking.filter(|(part, error)| attempt.is_hopeless(cx, *part, error));
         let hopeless = hopeless.count();
         let spare = attempt.parts.len() - attempt.needed;
-        (is_over || hopeless > spare).then(|| attempt.no_quorum())
+        (is_over || hopeless > spare).then(|| attempt.no_quorum(cx))
     }
 
     /// Looks at all missing parts after a wait, and waits for one after a look.
@@ -725,7 +806,14 @@ impl Multi {
         let is_fixed = |of: &Part| matches!(of.terms.lease, Lease::Fixed(_));
         let fixed = attempt.parts.iter().all(is_fixed);
         let (of, needed) = (attempt.parts.len(), attempt.needed);
-        let grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
+        let asked = attempt.asked.into_iter().flatten();
+        self.steps.extend(asked.map(|asked| Step::Cancel { asked }));
+        let mut grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
+        if attempt.terms.kind == Kind::Quorum {
+            // A level of a hold has no part that the hold does not have.
+            let fresh = self.fresh_parts(&attempt.name, attempt.key, needed, &mut grants);
+            self.give_back(fresh);
+        }
         let level = cx.next_id();
         let parts = grants.iter().map(|grant| (grant.cell.owner, grant.level));
         let entry = Level {
@@ -753,12 +841,38 @@ impl Multi {
         cx.complete(id, Done::Granted { cell, level });
     }
 
-    /// The hold of the same parts under the same name, which a further level joins.
+    /// Takes out the parts that the key's hold of a quorum does not have, if the others are enough to join it.
+    fn fresh_parts(
+        &self,
+        name: &Name,
+        key: OwnerKey,
+        needed: usize,
+        grants: &mut Vec<Grant>,
+    ) -> Vec<Grant> {
+        let Some(cell) = self.of_key(name, key) else {
+            return Vec::new();
+        };
+        let has = |grant: &Grant| {
+            let mut parts = cell.parts().iter();
+            parts.any(|part| Arc::ptr_eq(part, &grant.cell))
+        };
+        if cell.told_lost().is_some() || grants.iter().filter(|grant| has(grant)).count() < needed {
+            return Vec::new();
+        }
+        grants.extract_if(.., |grant| !has(grant)).collect()
+    }
+
+    /// The hold of the same parts under the same name, which a further level joins. The level of a quorum
+    /// may lack some of them.
     fn same_hold(&mut self, name: &Name, parts: &[Arc<HoldCell>]) -> Option<&mut Group> {
         let same = |group: &Group| {
-            let mut pairs = group.cell.parts().iter().zip(parts);
-            let same = pairs.all(|(old, new)| Arc::ptr_eq(old, new));
-            let same = same && group.cell.parts().len() == parts.len();
+            let old = group.cell.parts();
+            let has = |new: &Arc<HoldCell>| old.iter().any(|old| Arc::ptr_eq(old, new));
+            let enough = match group.cell.kind {
+                Kind::Quorum => group.cell.needed() <= parts.len(),
+                _ => old.len() == parts.len(),
+            };
+            let same = enough && parts.iter().all(has);
             same && group.cell.name == *name && group.cell.told_lost().is_none()
         };
         let mut owners = self.whole.get(&parts.first()?.owner)?.iter();
@@ -859,12 +973,8 @@ impl Multi {
             Err(error) => return cx.fail(id, error),
         };
         // If the release of so many is not confirmed, the next owner still finds enough others.
-        let spare = match cell.told_lost() {
-            None => of - cell.needed(),
-            Some(_) => 0,
-        };
-        let left = level.parts.len();
-        self.command(id, cell.name.clone(), (left, spare), Done::Released);
+        let spare = of - cell.needed();
+        self.command(id, &cell, level.parts.len(), spare, Done::Released);
         for (owner, level) in level.parts {
             let asked = self.ask_of_part(cx, id);
             let target = Target::Level { owner, level };
@@ -889,9 +999,7 @@ impl Multi {
             Ok(found) => found,
             Err(error) => return cx.fail(id, error),
         };
-        let spare = parts.len() - cell.needed();
-        let left = parts.len();
-        self.command(id, cell.name.clone(), (left, spare), Done::Extended);
+        self.command(id, &cell, parts.len(), 0, Done::Extended);
         for (owner, level) in parts {
             let asked = self.ask_of_part(cx, id);
             let target = Target::Level { owner, level };
@@ -903,16 +1011,26 @@ impl Multi {
         }
     }
 
-    /// Begins a release or an extension of so many parts, of which some may fail.
-    fn command(&mut self, id: RequestId, name: Name, (left, spare): (usize, usize), done: Done) {
+    /// Begins a release or an extension of so many parts, of which `unconfirmed` may lack an answer.
+    fn command(
+        &mut self,
+        id: RequestId,
+        cell: &HoldCell,
+        left: usize,
+        unconfirmed: usize,
+        done: Done,
+    ) {
         let command = Command {
             answered: false,
-            name,
+            name: cell.name.clone(),
             left,
             error: None,
             done,
-            spare,
-            failed: 0,
+            needed: cell.needed(),
+            spare: (left - cell.needed(), unconfirmed),
+            confirmed: 0,
+            gone: 0,
+            unconfirmed: 0,
         };
         self.commands.insert(id, command);
     }
@@ -928,40 +1046,25 @@ impl Multi {
             return;
         };
         command.left -= 1;
-        if let Err(error) = result {
-            command.failed += 1;
-            let part = error.lock_name().map(str::to_owned);
-            let error = match part {
-                Some(part) => error.of_part(&part),
-                None => error,
-            };
-            // The loss of a part says more than that another one was not confirmed.
-            let says_more = |first: &Error| first.lost_reason().is_none();
-            if command.error.as_ref().is_none_or(says_more) {
-                command.error = Some(error);
-            }
+        match result {
+            Ok(_) => command.confirmed += 1,
+            Err(error) => command.failed(error),
+        }
+        // The answers that are missing cannot change the outcome, and a server that is down may give none
+        // for long.
+        if command.confirmed >= command.needed && !std::mem::replace(&mut command.answered, true) {
+            let done = std::mem::replace(&mut command.done, Done::Released);
+            cx.complete(id, done);
         }
         if command.left > 0 {
-            // The answers that are missing cannot change the outcome, and a server that is down may give none for
-            // long.
-            let is_decided = command.failed + command.left <= command.spare;
-            if is_decided && !std::mem::replace(&mut command.answered, true) {
-                let done = std::mem::replace(&mut command.done, Done::Released);
-                cx.complete(id, done);
-            }
             return;
         }
         let command = self.commands.remove(&id);
-        match command.filter(|command| !command.answered) {
-            Some(Command {
-                error: Some(error),
-                name,
-                spare,
-                failed,
-                ..
-            }) if failed > spare => cx.fail(id, error.on(&name)),
-            Some(command) => cx.complete(id, command.done),
-            None => {}
+        if let Some(command) = command.filter(|command| !command.answered) {
+            match command.error {
+                Some((_, error)) if command.is_refused() => cx.fail(id, error.on(&command.name)),
+                _ => cx.complete(id, command.done),
+            }
         }
     }
 
@@ -1019,6 +1122,15 @@ impl Multi {
         }
     }
 
+    /// Whether this hold is a part of a quorum, which alone says when it is lost.
+    pub(super) fn is_of_quorum(&self, part: OwnerId) -> bool {
+        let mut owners = self.whole.get(&part).into_iter().flatten();
+        owners.any(|owner| {
+            let group = self.groups.get(owner);
+            group.is_some_and(|group| group.cell.kind == Kind::Quorum)
+        })
+    }
+
     /// A hold was lost: so are the multi locks that it is a part of. Their other parts stay held
     /// until the multi lock is released, because its holder may still be at work.
     pub(super) fn part_lost(&mut self, cx: &mut Context, part: OwnerId, reason: LostReason) {
@@ -1036,6 +1148,11 @@ impl Multi {
             }
             group.cell.blame(part);
             if group.cell.set_lost(reason) {
+                if group.cell.kind == Kind::Quorum {
+                    cx.counters.lost.add(1);
+                    let text = format!("lost ({reason}): {}", reason.meaning());
+                    cx.event("lost", EventLevel::Warn, &group.cell.name, text);
+                }
                 cx.out.push(Output::Lost(group.cell.clone(), reason));
                 self.end_abandoned(cx, owner);
                 self.note_run_out(cx, owner);

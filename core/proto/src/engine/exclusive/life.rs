@@ -262,8 +262,14 @@ impl Engine {
             return;
         };
         let (cell, longest, lingers) = (hold.cell.clone(), hold.longest(), hold.lingers);
-        let level = hold.told_at(EventLevel::Warn);
-        self.cx.counters.lost.add(1);
+        let of_quorum = self.multi.is_of_quorum(owner);
+        let level = match of_quorum {
+            true => EventLevel::Debug,
+            false => hold.told_at(EventLevel::Warn),
+        };
+        if !of_quorum {
+            self.cx.counters.lost.add(1);
+        }
         self.cx.event(
             "lost",
             level,

@@ -625,3 +625,82 @@ fn a_release_is_told_when_most_servers_confirm_it() {
     freed(&mut rig, &sent[0]);
     rig.nothing_left();
 }
+
+/// Two of three were acquired, and one of them is gone: the other one alone is no quorum.
+#[test]
+fn a_release_tells_the_loss_of_most_servers() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, None);
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    rig.grant(&sent[1]);
+    busy(&mut rig, &sent[2]);
+    let granted = rig.granted(id);
+    let release = rig.release(&granted);
+    let sent = rig.all_sent();
+    freed(&mut rig, &sent[0]);
+    assert!(rig.pending(release));
+    rig.reply(&sent[1], Reply::Gone(LostReason::Deleted));
+    let error = rig.error(release);
+    assert_eq!(error.lost_reason(), Some(LostReason::Deleted));
+}
+
+#[test]
+fn a_quorum_that_is_there_is_granted_when_the_time_is_over() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, Some(ms(200)));
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    rig.grant(&sent[1]);
+    assert!(rig.pending(id));
+    rig.pass(ms(200));
+    assert_eq!(rig.granted(id).cell.parts().len(), 2);
+    // The third answers too late: it is given back.
+    rig.grant(&sent[2]);
+    assert_eq!(names(&[rig.sent()]), ["-q at c:1"]);
+}
+
+#[test]
+fn a_time_that_is_over_names_the_servers_that_did_not_answer() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, Some(ms(200)));
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    rig.pass(ms(200));
+    let error = rig.error(id);
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains(SERVERS[1]), "{error}");
+}
+
+#[test]
+fn a_level_of_a_quorum_joins_the_hold_of_its_key() {
+    let mut rig = Rig::new();
+    let enter = |rig: &mut Rig| {
+        rig.request(Request::AcquireAll {
+            name: "q".into(),
+            parts: parts(&SERVERS),
+            needed: 2,
+            key: KEY,
+            wait: None,
+            terms: Terms {
+                kind: Kind::Quorum,
+                ..WATCHED
+            },
+        })
+    };
+    let id = enter(&mut rig);
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    rig.grant(&sent[1]);
+    busy(&mut rig, &sent[2]);
+    let first = rig.granted(id);
+    let id = enter(&mut rig);
+    // It enters again where it is, and asks the third one anew, which is free now.
+    for sent in rig.all_sent() {
+        rig.grant(&sent);
+    }
+    let second = rig.granted(id);
+    assert!(Arc::ptr_eq(&first.cell, &second.cell));
+    assert_eq!((second.cell.count(), second.cell.parts().len()), (2, 2));
+    assert_eq!(names(&[rig.sent()]), ["-q at c:1"]);
+}
