@@ -86,7 +86,7 @@ async fn it_stands_the_death_of_one_server_and_not_of_two() {
 async fn the_loss_of_one_key_is_no_loss_and_that_of_two_is() {
     let servers = start(3);
     let client = Client::builder(&url(&servers))
-        .option("restart_delay", OptionValue::Millis(0))
+        .option("restart_delay", OptionValue::Millis(0.0))
         .option("debug_events", OptionValue::Flag(true))
         .build()
         .unwrap();
