@@ -758,6 +758,11 @@ impl Multi {
         attempt.asked.iter().any(Option::is_some)
     }
 
+    fn stop_asking(&mut self, asked: Vec<Option<RequestId>>) {
+        let asked = asked.into_iter().flatten();
+        self.steps.extend(asked.map(|asked| Step::Cancel { asked }));
+    }
+
     fn give_back(&mut self, grants: impl IntoIterator<Item = Grant>) {
         let leave = |grant: Grant| Step::Leave {
             owner: grant.cell.owner,
@@ -772,8 +777,7 @@ impl Multi {
             return;
         };
         cx.fail(id, error);
-        let asked = attempt.asked.into_iter().flatten();
-        self.steps.extend(asked.map(|asked| Step::Cancel { asked }));
+        self.stop_asking(attempt.asked);
         self.give_back(attempt.granted.into_iter().flatten());
     }
 
@@ -806,8 +810,7 @@ impl Multi {
         let is_fixed = |of: &Part| matches!(of.terms.lease, Lease::Fixed(_));
         let fixed = attempt.parts.iter().all(is_fixed);
         let (of, needed) = (attempt.parts.len(), attempt.needed);
-        let asked = attempt.asked.into_iter().flatten();
-        self.steps.extend(asked.map(|asked| Step::Cancel { asked }));
+        self.stop_asking(attempt.asked);
         let mut grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
         if attempt.terms.kind == Kind::Quorum {
             // A level of a hold has no part that the hold does not have.
