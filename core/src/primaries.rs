@@ -26,7 +26,7 @@ pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, Multiple
             vec![within(&server, sentinels.connect(false)).await?]
         }
         Servers::Quorum(servers) => {
-            // Those that are there: one looks at them most closely when one of them is not.
+            // The servers that are there: one looks at them most closely when another is not.
             let asked = servers
                 .into_iter()
                 .map(|server| async move { within(&server.clone(), server.commands(false)).await });
