@@ -45,8 +45,6 @@ SHORT = ["--drivers", "rust", "redisson-4.7.0"]
 FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 BUILD_LIMIT = 45 * 60.0  # the same for a command that compiles, beside tests
-# Packages are compiled in less time where they are tested and thrown away. The ones for FOREIGN are as they are released.
-QUICK = [f"CARGO_PROFILE_RELEASE_{word}" for word in ("LTO=off", "CODEGEN_UNITS=16", "OPT_LEVEL=1")]
 STOP = threading.Event()  # the runner was asked to end, or a phase has broken it
 QUIET_NPM = ["--no-audit", "--no-fund", "--loglevel=error"]
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
@@ -297,7 +295,6 @@ def phases() -> list[Phase]:
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces"]
     models = ["cargo", "test", "--package", "redlatch-proto", "--lib"]
     scenarios = ["python", "conformance/run.py"]
-    packing = ["env", *QUICK] if CI else []
     everything = [[build, face] for face in ("rust", "python", "node", "c")]
     portable = ["scripts/portable"]
     site = ["pip", "install", "--quiet", "--no-deps", "--no-index", "--upgrade", "--target", "../site"]
@@ -566,8 +563,8 @@ def phases() -> list[Phase]:
         Phase(
             "dist",
             ["tool node", "tool cmake", "tool pkg-config", *languages],
-            [[*packing, "scripts/dist"]],
-            [([*packing, "scripts/test-dist"], plain)],
+            [["scripts/dist"]],
+            [(["scripts/test-dist"], plain)],
             repeated=False,
         ),
         # One system of those that `make test-platforms` builds for and tests, so that a change cannot break all of them.
