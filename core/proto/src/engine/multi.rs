@@ -242,7 +242,7 @@ impl Command {
 
 impl Attempt {
     fn is_quorum(&self) -> bool {
-        self.needed < self.parts.len()
+        tuning::HAS_QUORUMS && self.needed < self.parts.len()
     }
 
     /// Whether a refusal ends the acquisition.
@@ -533,7 +533,7 @@ impl Multi {
             return;
         };
         if attempt.is_quorum() && attempt.held(cx.now) >= attempt.needed {
-            return self.open(cx, id);
+            return self.open_in_time(cx, id);
         }
         let refused = attempt.refused.as_ref().map(|(part, _)| *part);
         let part = refused.or_else(|| attempt.first_missing()).unwrap_or(0);
@@ -547,6 +547,19 @@ impl Multi {
             None => attempt.timeout(part),
         };
         self.give_up(cx, id, error);
+    }
+
+    /// The caller's time is over, and a quorum is there: no more answers are waited for.
+    fn open_in_time(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        let asked = attempt.asked.iter_mut().map(Option::take).collect();
+        let has_waited = std::mem::take(&mut attempt.has_waited);
+        self.stop_asking(asked);
+        if !(has_waited && self.extend_fixed(cx, id)) {
+            self.open(cx, id);
+        }
     }
 
     /// Asks for the parts that it does not have, without waiting, up to the first that was refused
@@ -812,7 +825,7 @@ impl Multi {
         let (of, needed) = (attempt.parts.len(), attempt.needed);
         self.stop_asking(attempt.asked);
         let mut grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
-        if attempt.terms.kind == Kind::Quorum {
+        if tuning::HAS_QUORUMS && attempt.terms.kind == Kind::Quorum {
             // A level of a hold has no part that the hold does not have.
             let fresh = self.fresh_parts(&attempt.name, attempt.key, needed, &mut grants);
             self.give_back(fresh);

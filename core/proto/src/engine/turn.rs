@@ -122,7 +122,7 @@ impl Turn {
 /// The streak of local hand-overs since this client won the lock in competition with others.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Run {
-    /// When the first hand-over was made.
+    /// When the first hand-over was made; of permits, when those that were passed on had been confirmed.
     began: Option<Moment>,
     handovers: usize,
     /// When the last call was sent whose answer confirmed that the lock is ours.
@@ -136,9 +136,9 @@ impl Run {
         heard: None,
     };
 
-    pub(super) fn one_more(self, sent: Moment) -> Run {
+    pub(super) fn one_more(self, began: Moment) -> Run {
         Run {
-            began: self.began.or(Some(sent)),
+            began: Some(self.began.map_or(began, |first| first.min(began))),
             handovers: self.handovers + 1,
             ..self
         }

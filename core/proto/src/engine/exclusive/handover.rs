@@ -76,7 +76,10 @@ impl Engine {
 
     /// The waiter that this hold may be handed to.
     fn receiver(&self, queue: &WaitQueue, hold: &Hold) -> Option<RequestId> {
-        let can = self.closing.is_none() && self.cx.links.is_up(&hold.cell.name);
+        // What is being forced away is nobody's.
+        let can = self.closing.is_none()
+            && self.cx.links.is_up(&hold.cell.name)
+            && !self.queries.is_forcing(&hold.cell.name);
         let others_turn = queue.run.is_over(self.cx.now, self.cx.config.handovers);
         if !can || others_turn {
             return None;
@@ -174,7 +177,9 @@ impl Engine {
         self.change_keys(before, cell);
         let among_others = goes_among_others(form.kind);
         if let Some(queue) = self.names.queues.get_mut(&name) {
-            queue.run = queue.run.one_more(self.cx.now);
+            // Permits pass on for so long after they were confirmed, so the streak is over with that.
+            let began = if among_others { heard } else { self.cx.now };
+            queue.run = queue.run.one_more(began);
             // A turn that others have is not over because one of several holders goes on, and the
             // server has refused nobody.
             if !among_others {

@@ -448,6 +448,23 @@ fn permits_that_are_passed_on_leave_others_their_turn() {
     assert!(turn.of_others(rig.now).is_some() && turn.needless <= rig.now);
 }
 
+/// A streak that ends because its time is over leaves others as long a turn as one that ends by number.
+#[test]
+fn permits_that_were_passed_on_for_long_leave_others_a_long_turn() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = [rig.parked(1), rig.want(1)];
+    rig.pass(ms(2));
+    rig.release(&held);
+    let held = rig.granted(waits[0]);
+    // The server confirmed the permit a run ago. The first hand-over was later.
+    rig.pass(RUN - ms(1));
+    given_to_others(&mut rig, &held, true);
+    rig.pass(tuning::TURN * 5);
+    rig.nothing_sent();
+    assert!(rig.pending(waits[1]));
+}
+
 #[test]
 fn a_caller_behind_a_parking_that_was_taken_over_runs_out_of_time() {
     let (mut rig, _) = passed_on();
