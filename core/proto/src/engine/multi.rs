@@ -319,13 +319,14 @@ impl Attempt {
         grants.filter(|grant| grant.cell.is_held(now)).count()
     }
 
-    /// Whether a round of a quorum has all answers that it needs. A server that is not connected may answer late,
-    /// or never: with enough others nobody waits for it.
+    /// Whether a round of a quorum has all answers that it needs. A server that cannot be reached may answer
+    /// late, or never: with enough others nobody waits for it. One that was not tried yet is waited for, or
+    /// the first locks of a client would be on a bare majority.
     fn is_round_over(&self, cx: &Context) -> bool {
         let is_enough = self.held(cx.now) >= self.needed;
         let mut asked = self.asked.iter().zip(self.parts.iter());
         asked.all(|(asked, part)| {
-            asked.is_none() || is_enough && !cx.links.is_up(&part.name) && self.looks
+            asked.is_none() || is_enough && self.looks && cx.links.error(&part.name).is_some()
         })
     }
 
