@@ -76,7 +76,7 @@ impl Engine {
 
     /// The waiter that this hold may be handed to.
     fn receiver(&self, queue: &WaitQueue, hold: &Hold) -> Option<RequestId> {
-        // What is being forced away is nobody's.
+        // Nothing passes on that is being forced away.
         let can = self.closing.is_none()
             && self.cx.links.is_up(&hold.cell.name)
             && !self.queries.is_forcing(&hold.cell.name);
