@@ -77,7 +77,7 @@ async def test_tasks_stand_the_death_of_one_server_and_not_of_two(quorum: Quorum
                 await soon(lambda: client.stats()["renewed"] >= before + 4, "it is renewed")
                 assert grant.held
                 quorum.data[1].kill()
-                await asyncio.sleep(LIMIT)
+                await asyncio.sleep(LIMIT)  # ended by the loss
 
 
 def test_a_release_does_not_wait_for_a_server_that_is_down(quorum: Quorum, name: str) -> None:

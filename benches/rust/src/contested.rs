@@ -9,7 +9,7 @@ use crate::args::Args;
 /// The value of `--kind` that is no option of a lock.
 pub(crate) const PLAIN: &str = "plain-semaphore";
 
-/// The same for several locks as one.
+/// The value of `--kind` for multi locks, which is no option of a lock either.
 pub(crate) const MULTI: &str = "multi";
 
 pub(crate) enum Contested {

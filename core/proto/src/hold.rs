@@ -158,7 +158,7 @@ impl HoldCell {
             let live = parts.holds.iter().filter(live);
             let mut deadlines: Vec<Moment> = live.map(|part| part.deadline()).collect();
             deadlines.sort_unstable();
-            // So many live at least as long.
+            // At this moment the number of live parts falls below `needed`.
             let at = deadlines.len().checked_sub(parts.needed)?;
             deadlines.get(at).copied()
         };

@@ -332,7 +332,7 @@ impl Attempt {
 
     /// Why a quorum cannot be reached: of the reasons, the one that says most.
     fn no_quorum(&self, cx: &Context) -> Error {
-        // So many others would have been enough.
+        // The quorum stands the failure of so many servers.
         let spare = self.parts.len() - self.needed;
         let is_busy = |error: &Error| error.kind() == ErrorKind::Timeout;
         let mut busy = self.lacking.iter().filter(|(_, error)| is_busy(error));
@@ -475,7 +475,7 @@ impl Multi {
             return cx.fail(id, error);
         }
         let waits = wait.filter(|wait| !wait.is_zero());
-        let needed_slots = parts.len();
+        let count = parts.len();
         let attempt = Attempt {
             name,
             key,
@@ -492,7 +492,7 @@ impl Multi {
             refused: None,
             lacking: Vec::new(),
             looks: true,
-            refuses: vec![false; needed_slots],
+            refuses: vec![false; count],
             failed: None,
         };
         if let Some(deadline) = attempt.deadline {
