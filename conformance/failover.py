@@ -227,7 +227,7 @@ class Run:
                         f"record: {lock}: {kept} of {self.args.limit} permits are taken and {free} free; {number} hold"
                     )
                     break
-                time.sleep(INSIDE)
+                time.sleep(INSIDE)  # the record and the answers of callers agree in a moment, or never
 
     def ended(self, held: Held, reply: dict) -> None:
         """A release that says `lost` tells it too."""
