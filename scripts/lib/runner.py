@@ -117,6 +117,7 @@ class Counts:
     skipped: int = 0
     skips: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)  # the names of what failed, as far as it is named
+    cpu: float = 0.0  # seconds of all cores, of the commands and of what they waited for
 
     def add(self, other: Counts) -> None:
         self.passed += other.passed
@@ -124,6 +125,7 @@ class Counts:
         self.skipped += other.skipped
         self.skips += other.skips
         self.failures += other.failures
+        self.cpu += other.cpu
 
     def total(self) -> int:
         return self.passed + self.failed + self.skipped
@@ -660,7 +662,9 @@ def run(
                 problem = "left a process behind that still holds its output"
     finally:
         group.end(process)
-        code = process.wait()
+        _, status, used = os.wait4(process.pid, 0)
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        counts.cpu = used.ru_utime + used.ru_stime
         reader.join(5)
     if code:
         problem = problem or f"ended with code {code}"
@@ -798,7 +802,7 @@ def main() -> int:
             old.unlink()
         wanted.append(phase)
 
-    building: dict[str, float] = {}
+    building: dict[str, tuple[float, float]] = {}  # seconds of a build, and of the cores in it
     done: list[list[str]] = []  # several phases need the same things built
 
     def build(phase: Phase) -> bool:
@@ -811,9 +815,9 @@ def main() -> int:
                 built.add(run(command, LOGS / f"{phase.name}-build.log", mark=mark, limit=BUILD_LIMIT))
                 done.append(command)
         total.add(built)
-        building[phase.name] = time.monotonic() - began
+        building[phase.name] = (time.monotonic() - began, built.cpu)
         if built.failed:
-            rows.append(f"{phase.name:<18}build {building[phase.name]:>7.1f} s   FAILED")
+            rows.append(f"{phase.name:<18}build {building[phase.name][0]:>7.1f} s   FAILED")
             failures.extend(named(f"build {phase.name}", built))
         return not built.failed
 
@@ -827,9 +831,10 @@ def main() -> int:
             for command, counting in phase.run:
                 counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting, mark, phase.limit))
         total.add(counts)
-        built_in = building.pop(phase.name, 0.0)  # in the first turn
+        built_in, built_by = building.pop(phase.name, (0.0, 0.0))  # in the first turn
         rows.append(
-            f"{name:<18}build {built_in:>7.1f} s   test {time.monotonic() - began:>7.1f} s"
+            f"{name:<18}build {built_in:>7.1f} s ({built_by:>5.0f} s of cores)"
+            f"   test {time.monotonic() - began:>7.1f} s ({counts.cpu:>5.0f})"
             f"   {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
         )
         failures.extend(named(name, counts))
@@ -850,7 +855,10 @@ def main() -> int:
         say_exempt(["wasm"])
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
-    rows += [f"{'all':<18}{time.monotonic() - started:>15.1f} s   logs in {LOGS}", *failures]
+    rows.append(
+        f"{'all':<18}{time.monotonic() - started:>15.1f} s, {total.cpu:.0f} s of cores   logs in {LOGS}"
+    )
+    rows += failures
     if total.skipped and CI:
         rows.append(f"CI: {total.skipped} skipped, and here nothing may be")
         rows += [f"    {skip}" for skip in list(dict.fromkeys(total.skips))[:NAMED]]
