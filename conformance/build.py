@@ -88,8 +88,13 @@ def node(program: str) -> tuple[str, ...]:
 def cargo(package: str, profile: str) -> Path:
     """Builds a package of the workspace, unless of a tree that goes on changing meanwhile; the folder it is in."""
     if not os.environ.get("REDLATCH_BUILT"):
-        release = ["--release"] if profile == "release" else []
-        subprocess.run(["cargo", "build", "--quiet", "--package", package, *release], cwd=ROOT, check=True)
+        # A development build is one of the whole workspace: scripts/build says why.
+        words = (
+            ["--release", "--package", package]
+            if profile == "release"
+            else ["--workspace", "--lib", "--bins"]
+        )
+        subprocess.run(["cargo", "build", "--quiet", *words], cwd=ROOT, check=True)
     return TARGET / profile
 
 

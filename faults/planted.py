@@ -73,10 +73,10 @@ def layers(cargo_test: list[str]) -> list[Layer]:
     unit = ["engine::", "wire::", "driver::"]
     simulated = ["engine::tests::simulation::promises"]
     scripts = ["wire::live_tests", "wire::many_tests", "wire::model_tests", "wire::permit_tests"]
-    faces = ["cargo", "test", "--package", "redlatch", "--test", "faces", "--", *one]
+    faces = ["cargo", "test", "--workspace", "--test", "faces", "--", *one]
     # A word chooses among the names of its tests.
     command_line = (
-        'cargo build --quiet --package redlatch-cli && python -m pytest -q -x cli/tests ${1:+-k "$1"}'
+        'cargo build --quiet --workspace --bin redlatch && python -m pytest -q -x cli/tests ${1:+-k "$1"}'
     )
     conformance = [sys.executable, "conformance/run.py", "--drivers", "rust", "--jobs", "4"]
     return [
@@ -203,7 +203,7 @@ def main() -> int:
     bugs = [bug for bug in bugs if all(word in bug.name for word in args.only)]
 
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    cargo_test = ["cargo", "test", "--package", "redlatch-proto", "--package", "redlatch", "--lib"]
+    cargo_test = ["cargo", "test", "--workspace", "--lib"]
     chosen = layers([*cargo_test, "--"])
     env = os.environ | {
         # A target folder of its own: it must not leave a planted bug in what others build on. Dependencies are built once.

@@ -11,6 +11,8 @@ if [ -x "$REDLATCH_ROOT/.tools/venv/bin/python" ]; then
     # The crates that link to Python are built against the interpreter that will load them.
     export PYO3_PYTHON=$VIRTUAL_ENV/bin/python
 fi
+# As maturin says it: the module finds Python in the process that loads it.
+export PYO3_BUILD_EXTENSION_MODULE=1
 
 # The server every test starts for itself: the caller's choice, else one on PATH, else the one setup installed.
 # Empty when there is none.

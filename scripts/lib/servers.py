@@ -109,7 +109,7 @@ def find(name: str) -> Path:
 
 
 def build_memory() -> Path:
-    command = ["cargo", "build", "--quiet", "--package", "redlatch-testing", "--example", "server"]
+    command = ["cargo", "build", "--quiet", "--workspace", "--example", "server"]
     run(command, "the server in memory", os.environ["REDLATCH_ROOT"])
     return Path(os.environ["CARGO_TARGET_DIR"]) / "debug" / "examples" / "server"
 
