@@ -30,7 +30,6 @@ LIMIT_MS = LEASE_MS // 10
 SOON = 6.0
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
-USES = ["acquire", "renew", "release"]
 SIDES = ["read", "write"]
 # A semaphore is played as a side is: it has three permits, and each acquisition takes two of them.
 PERMITS, LIMIT, TAKEN = "permits", 3, 2
@@ -107,9 +106,13 @@ class World:
                 cell.wait_renewed()
             else:
                 cell.ok("extend", lease_ms=2 * LEASE_MS)
+                cell.ok("acquire")
+                cell.ok("release")
             cell.ok("release")
-            scripts = cell.tell("scripts")
-            found |= {(side, use): script for use, script in zip(USES, scripts, strict=False)}
+            # That of a level is another one than that of the last.
+            acquire, renew, *others = cell.tell("scripts")
+            uses = {"acquire": acquire, "renew": renew, "lower": others[-2:][0], "release": others[-1]}
+            found |= {(side, use): script for use, script in uses.items()}
             cell.close()
         return found
 
@@ -181,11 +184,10 @@ class Cell:
 
     def open(self, who: str) -> None:
         """Opens client a, behind the proxy, or b, beside it; both behind it where the servers know of nothing else."""
-        port = self.port if who == "a" else self.server.port
         reply = self.call(
             "open",
             who,
-            url=self.behind.url if self.behind else f"redis://{self.user}127.0.0.1:{port}",
+            url=self.url_of(who),
             watchdog_ms=self.lease_ms,
             fencing=self.fencing,
             **self.options,
@@ -195,6 +197,11 @@ class Cell:
         self.opened.append(who)
         if who == "a" and self.direct:
             self.until_direct(self.pair)
+
+    def url_of(self, who: str) -> str:
+        if self.behind:
+            return str(self.behind.url)
+        return f"redis://{self.user}127.0.0.1:{self.port if who == 'a' else self.server.port}"
 
     def ready(self, who: str) -> None:
         if who not in self.opened:
