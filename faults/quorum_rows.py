@@ -134,7 +134,10 @@ class Voting(Cell):
 
     def counts(self) -> list[str]:
         """As most servers have it. One that was not reached may have what was there before."""
-        found = [fields[1::2] for fields in self.each("HGETALL", self.lock)]
+        # Another type at the key is an error.
+        found = [
+            fields[1::2] if isinstance(fields, list) else [] for fields in self.each("HGETALL", self.lock)
+        ]
         found += [[]] * (SERVERS - len(found))
         most = max(found, key=found.count)
         return most if found.count(most) >= MOST else [f"{found} on the servers"]
