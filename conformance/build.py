@@ -18,9 +18,9 @@ DRIVERS = HERE / "drivers"
 REDISSONS = ("3.21.3", "3.23.5", "3.27.2", "3.52.0", "4.7.0")
 
 
-def build(wanted: list[str], topology: str = "single") -> list[Side]:
+def build(wanted: list[str], topology: str = "single", *, long: bool = False) -> list[Side]:
     """The sides whose names begin with one of these words; all of them but `wasm` if there are none."""
-    sides: dict[str, Callable[[], Side]] = ours() | redissons()
+    sides: dict[str, Callable[[], Side]] = ours() | redissons(all_kinds=long or bool(wanted))
     if topology == "single":  # the others are told of one server
         sides |= others()
         if wanted:
@@ -48,8 +48,8 @@ def wasm() -> Side:
     return Side("wasm", ("env", "REDLATCH_WASM=1", *node("driver.mjs")))
 
 
-def redissons() -> dict[str, Callable[[], Side]]:
-    return {f"redisson-{version}": partial(redisson, version) for version in REDISSONS}
+def redissons(*, all_kinds: bool = False) -> dict[str, Callable[[], Side]]:
+    return {f"redisson-{version}": partial(redisson, version, all_kinds) for version in REDISSONS}
 
 
 def others() -> dict[str, Callable[[], Side]]:
@@ -114,11 +114,11 @@ def c(profile: str) -> tuple[str, ...]:
     return (str(program),)
 
 
-def redisson(version: str) -> Side:
+def redisson(version: str, all_kinds: bool) -> Side:
     command = java_driver("redisson", "Driver", version)
-    # One more generation is worth its time where order depends on each of them.
     everything = ("reentrant", "read-write", "multi", "semaphore", "plain-semaphore", "latch", "fair")
-    kinds = ("fair",) if version == "3.27.2" else everything
+    # In the short form one more generation is worth its time where order depends on each of them.
+    kinds = everything if all_kinds or version != "3.27.2" else ("fair",)
     # The API of several permits at once came with 3.23.4.
     takes_many = [int(part) for part in version.split(".")] >= [3, 23, 4]
     name = f"redisson-{version}"

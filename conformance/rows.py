@@ -113,7 +113,7 @@ def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> li
     """The sides that can play this actor with this kind."""
 
     def plays(side: Side) -> bool:
-        if "only" in scenario and side.name not in scenario["only"]:
+        if side.name in scenario.get("without", ()) or side.name not in scenario.get("only", [side.name]):
             return False
         if side.ours:
             return scenario.get(f"ours_{actor}", True)

@@ -863,7 +863,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 
-    sides = build(args.drivers, args.topology)
+    sides = build(args.drivers, args.topology, long=args.long)
     table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
     world = World(sides, args.topology, args.long)
     try:

@@ -12,6 +12,9 @@ The rules: certain intervals of one name never overlap, but those of readers, an
 writes, and permits of a semaphore, of which there are never more than its limit; a try for permits is refused only while others possibly have
 too many of them; a try is refused only while somebody possibly holds, the try of a reader only while somebody possibly writes; fencing
 tokens grow from each hold to all that began after it was granted; the counts that a caller is told are those it made;
+the hold of a multi lock is one of each of its names, its try is refused only while somebody possibly holds one of them, and the deletion of one is
+the loss of all; the lock of a quorum may stay for a lease on the server that did not confirm its release, and a deletion at some of its servers ends
+it or does not;
 a hold that is lost before it is released is told so once, others never; what was told lost is not called held any more; a hold whose key
 was deleted is not called held for longer than a lease; a hold whose key nobody deleted is not lost before its time is over.
 
@@ -60,6 +63,8 @@ class Hold:
     watched: bool = True  # what it was told of a loss is known
     reads: bool = False  # it has the read side of a read-write lock
     permits: int = 1  # of a semaphore
+    whole: tuple[str, ...] = ()  # all names of its multi lock
+    elsewhere: list[Deletion] = field(default_factory=list)  # of the other names of its multi lock
 
     @property
     def granted(self) -> bool:
@@ -79,6 +84,10 @@ class Hold:
             return self.called, self.answered + lease
         return self.called, max(self.answered, self.done or 0.0) + 2 * lease
 
+    @property
+    def is_lost(self) -> bool:
+        return bool(self.lost) or self.release == "lost"
+
     def lost_at(self) -> float | None:
         """When it was told lost, by its release at the latest."""
         ended = [self.done] if self.release == "lost" and self.done is not None else []
@@ -87,10 +96,11 @@ class Hold:
 
 @dataclass(slots=True)
 class Deletion:
-    """Somebody deletes a key: the call and its answer."""
+    """Somebody deletes a key: the call and its answer. At some servers of a quorum only, it is weak: what it ends is lost."""
 
     called: float
     answered: float
+    weak: bool = False
 
 
 @dataclass
@@ -102,6 +112,8 @@ class Past:
     # Permits of a semaphore; how long one is kept beyond its lease.
     limit: int = 0
     margin: float = 0
+    # How long after a release a server of a quorum may keep it.
+    lingers: float = 0
 
     def __post_init__(self) -> None:
         self.holds.sort(key=lambda hold: hold.called)
@@ -114,17 +126,32 @@ class Past:
 
     def like(self, holds: list[Hold], deletions: list[Deletion] | None = None) -> Past:
         """Other holds of the same name."""
-        return Past(holds, self.deletions if deletions is None else deletions, self.limit, self.margin)
+        deletions = self.deletions if deletions is None else deletions
+        return Past(holds, deletions, self.limit, self.margin, self.lingers)
 
     def deletion(self, hold: Hold) -> Deletion | None:
         """The first that may have been this hold's."""
         at = bisect_left(self.answers, hold.called)
+        while at < len(self.deletions) and self.deletions[at].weak and not hold.is_lost:
+            at += 1
         return self.deletions[at] if at < len(self.deletions) else None
+
+    def causes(self, hold: Hold, until: float) -> bool:
+        """Whether a deletion may have ended this hold by then, of this name or of another of its multi lock."""
+        deletion = self.deletion(hold)
+        own = [deletion] if deletion else []
+        return any(one.called <= until for one in (*own, *hold.elsewhere))
 
     def may_be_deleted(self, hold: Hold) -> bool:
         """Whether somebody deleted it, or may have, before it was released."""
-        deletion = self.deletion(hold)
-        return bool(deletion and deletion.called <= max(hold.answered, hold.done or 0.0))
+        at = bisect_left(self.answers, hold.called)
+        end = max(hold.answered, hold.done or 0.0)
+        return any(one.called <= end for one in (*self.deletions[at : at + 1], *hold.elsewhere))
+
+    def possible(self, hold: Hold, lease: float) -> tuple[float, float]:
+        """When it may have kept others out."""
+        begin, end = hold.possible(lease)
+        return begin, end + (self.lingers if hold.release == "ok" else 0)
 
     def certain(self, hold: Hold) -> tuple[float, float] | None:
         if not hold.granted:
@@ -146,7 +173,7 @@ def check(history: Iterable[Hold], lease: float) -> list[str]:
 def check_past(past: Past, lease: float) -> list[str]:
     found = (
         too_many(past) if past.limit else overlaps(past),
-        refused_permits(past, lease) if past.limit else refusals(past.holds, lease),
+        refused_permits(past, lease) if past.limit else refusals(past, lease),
         tokens(past.holds),
         counts(past),
         losses(past, lease),
@@ -247,16 +274,24 @@ class Ends:
         return self.second if self.latest[1] == who else self.latest
 
 
-def refusals(holds: list[Hold], lease: float) -> list[str]:
+def refusals(past: Past, lease: float) -> list[str]:
     """A try that was refused overlaps somebody else's possible hold, that of a reader somebody else's writing."""
-    return [line for reads in (False, True) for line in refused_in_vain(holds, lease, reads=reads)]
+    return [
+        f"{hold.who} was refused {hold.name} at {hold.answered}, which nobody had"
+        for hold in refused_in_vain(past, lease)
+        if not hold.whole
+    ]
 
 
-def refused_in_vain(holds: list[Hold], lease: float, *, reads: bool) -> list[str]:
-    wrong = []
+def refused_in_vain(past: Past, lease: float) -> list[Hold]:
+    return [hold for reads in (False, True) for hold in in_vain(past, lease, reads=reads)]
+
+
+def in_vain(past: Past, lease: float, *, reads: bool) -> list[Hold]:
+    found, holds = [], past.holds
     # Readers keep no reader out.
     none = (float("-inf"), float("-inf"))
-    spans = [none if reads and hold.reads else hold.possible(lease) for hold in holds]
+    spans = [none if reads and hold.reads else past.possible(hold, lease) for hold in holds]
     # The two that last longest of those that began before: one of them may be the try itself.
     longest = second = (float("-inf"), -1)
     begun = 0
@@ -275,8 +310,8 @@ def refused_in_vain(holds: list[Hold], lease: float, *, reads: bool) -> list[str
                 second = other
             begun += 1
         if not any(end >= hold.called for end, other in (longest, second) if other != index):
-            wrong.append(f"{hold.who} was refused {hold.name} at {hold.answered}, which nobody had")
-    return wrong
+            found.append(hold)
+    return found
 
 
 def tokens(holds: list[Hold]) -> list[str]:
@@ -321,10 +356,11 @@ def losses(past: Past, lease: float) -> list[str]:
         if hold.lost and hold.sure > min(hold.lost):
             wrong.append(f"{what} was told lost and then called held")
         deletion = past.deletion(hold)
-        if deletion and deletion.called > hold.answered and hold.sure > deletion.answered + lease:
+        is_told = deletion and not deletion.weak and deletion.called > hold.answered
+        if deletion and is_told and hold.sure > deletion.answered + lease:
             wrong.append(f"{what} was deleted by {deletion.answered} and called held at {hold.sure}")
         told, time = hold.lost_at(), max(hold.called + RELIED_ON * lease, hold.until)
-        if told is not None and told < time and not (deletion and deletion.called <= told):
+        if told is not None and told < time and not past.causes(hold, told):
             wrong.append(f"{what} was lost by {told}, had time until {time}, and nobody had deleted it")
     return wrong
 
@@ -503,6 +539,8 @@ class Verdict:
                 self.delays.append(hold.lost[0] - deletion.answered)
 
 
+# Between the names of a multi lock.
+COMMA = b","
 # The end of a name in a line that is about the read side of it, or about so many of the permits of a semaphore.
 READS = b"/read"
 PERMITS = re.compile(rb"/(\d+)of(\d+)$")
@@ -550,7 +588,8 @@ class Lines:
                 self.add(name, number, line)
 
     def add(self, name: bytes, number: int, line: bytes) -> None:
-        self.by_name[lock_of(name)].append((number, line))
+        for each in name.split(COMMA):
+            self.by_name[lock_of(each)].append((number, line))
         if part := PERMITS.search(name):
             self.limits[lock_of(name)] = int(part[2])
 
@@ -580,6 +619,7 @@ class Lines:
                 self.files[number].died is None,
                 side.endswith(READS),
                 int(part[1]) if (part := PERMITS.search(side)) else 1,
+                tuple(side.decode().split(",")) if COMMA in side else (),
             )
 
 
@@ -589,18 +629,28 @@ def judge(
     deletions: Iterable[tuple[str | None, Deletion]] = (),
     other: Checker | None = None,
     margin: float = 0,
+    lingers: float = 0,
 ) -> Verdict:
     """Checks what processes recorded; a deletion without a name was one of all keys. The other checker judges it too.
-    `margin`: for how long permits are kept beyond their lease."""
+    `margin`: for how long permits are kept beyond their lease; `lingers`: how long after a release a server of a
+    quorum may keep a lock."""
     deletions = list(deletions)
     lines, verdict = Lines(files), Verdict()
     verdict.wrong += lines.hangs
+    # Tries of multi locks, by the number of their names for which nobody kept them out.
+    vain: Counter[tuple[str, float, tuple[str, ...]]] = Counter()
     # One of the names that have readers, and one of the others.
     richest, most = {False: Past([]), True: Past([])}, Counter[bool]()
     for name in list(lines.by_name):
         of_name = [deletion for key, deletion in deletions if key in (None, name.decode())]
         limit = lines.limits.get(name, 0)
-        past = Past(list(lines.holds(name)), of_name, limit, margin if limit else 0)
+        holds = list(lines.holds(name))
+        for hold in holds:
+            hold.elsewhere = elsewhere(hold, deletions)
+        past = Past(holds, of_name, limit, margin if limit else 0, lingers)
+        vain.update(
+            (hold.who, hold.called, hold.whole) for hold in refused_in_vain(past, lease) if hold.whole
+        )
         verdict.count(past)
         verdict.overlaps += len(too_many(past) if limit else overlaps(past))
         verdict.wrong += check_past(past, lease)
@@ -609,11 +659,28 @@ def judge(
         shared, certain = past.shared, sum(1 for hold in past.holds if hold.release == "ok")
         if certain > most[shared]:
             richest[shared], most[shared] = past, certain
+    verdict.wrong += [
+        f"{who} was refused {', '.join(whole)} after {called}, of which nobody had any"
+        for (who, called, whole), names in vain.items()
+        if names == len(whole)
+    ]
     for past in richest.values():
         planted, missed = reject(past, lease, None if past.shared else other)
         verdict.planted += planted
         verdict.missed += missed
     return verdict
+
+
+def elsewhere(hold: Hold, deletions: list[tuple[str | None, Deletion]]) -> list[Deletion]:
+    """The deletions of the other names of its multi lock while it was held or waited for."""
+    if not hold.whole:
+        return []
+    end = max(hold.answered, hold.done or 0.0)
+    return [
+        one
+        for name, one in deletions
+        if name in hold.whole and name != hold.name and one.answered >= hold.called and one.called <= end
+    ]
 
 
 def summary(verdict: Verdict) -> str:

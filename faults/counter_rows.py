@@ -19,7 +19,7 @@ from server_rows import (
     stopped_for,
     wake_up_lost,
 )
-from world import LIMIT_MS, SOON, Cell, Kind, Redis, World
+from world import LIMIT_MS, SOON, Cell, Kind, World
 
 PLAIN, LATCH = "plain semaphore", "latch"
 CHANNELS = {PLAIN: "redisson_sc:", LATCH: "redisson_countdownlatch__channel__"}
@@ -99,11 +99,6 @@ class Counter(Cell):
             before -= 1
         self.exactly(before)
         self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
-
-    def restart(self) -> None:
-        self.redis.close()
-        self.server.restart()
-        self.redis = Redis(self.server.port)
 
 
 Perform = Callable[[Counter], None]

@@ -30,9 +30,10 @@ def deleted_there(cell: Cell) -> None:
 
 
 def is_playable(language: str, row: str, operation: str) -> bool:
-    """Node.js waits 100 us for an answer. Behind the proxy hardly one is that quick, and an extension goes there only
-    right after an acquisition that did."""
-    return not (language == "node" and row.startswith(WHERE) and operation == "extend")
+    """Event loops wait 100 us for an answer. Behind the proxy hardly one is that quick, and what goes there only right after
+    another call that did never does."""
+    following = {"node": ("extend", "release one level"), "asyncio": ("release one level",)}
+    return not (row.startswith(WHERE) and operation in following.get(language, ()))
 
 
 def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:

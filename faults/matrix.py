@@ -22,9 +22,11 @@ from pathlib import Path
 
 import counter_rows
 import direct_rows
+import multi_rows
 import permit_rows
 import program_rows
 import programs
+import quorum_rows
 import side_rows
 from clock_rows import CLOCK_ROWS
 from hole_rows import HOLE_ROWS
@@ -67,6 +69,8 @@ OTHER_ROWS = [
     *direct_rows.rows(NETWORK_ROWS),
     *side_rows.rows(NETWORK_ROWS),
     *counter_rows.rows(NETWORK_ROWS),
+    *multi_rows.rows(NETWORK_ROWS),
+    *quorum_rows.rows(NETWORK_ROWS),
 ]
 
 
@@ -133,6 +137,12 @@ def topology_tasks(world: World) -> list[Task]:
                     for kind in world.kinds
                     if kind.name in TOPOLOGY_LANGUAGES
                 ]
+    for row, operation, there in multi_rows.rows_there(NETWORK_ROWS):
+        found += [
+            Task(row, operation, kind, there, "cluster")
+            for kind in world.kinds
+            if kind.name in TOPOLOGY_LANGUAGES
+        ]
     for row, operation, there in direct_rows.rows_on_sentinel(NETWORK_ROWS):
         found += [
             Task(row, operation, kind, there, "sentinel")

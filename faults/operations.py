@@ -61,7 +61,7 @@ def release(cell: Cell, arm: Callable[[str], None]) -> None:
 def release_one_level(cell: Cell, arm: Callable[[str], None]) -> None:
     cell.ok("acquire")
     cell.ok("acquire")
-    arm("release")
+    arm("lower")
     cell.ok("release")
     cell.held_with(1)
     cell.ok("release")

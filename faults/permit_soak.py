@@ -59,10 +59,16 @@ class PermitWorker(Worker):
         threading.Thread(target=self.work, args=(self.driver, self.callers), daemon=True).start()
         self.awake.set()
 
+    @property
+    def plan(self) -> dict[str, Any]:
+        """How its client is opened."""
+        return {"url": f"redis://127.0.0.1:{self.port}", "watchdog_ms": LEASE_MS}
+
     def work(self, driver: Driver, callers: list[Caller]) -> None:
-        plan: dict[str, Any] = {"url": f"redis://127.0.0.1:{self.port}", "watchdog_ms": LEASE_MS}
         # The network may be away just then.
-        while (opened := driver.ask(op="open", client="s", **plan)[1].result())["status"] == "unavailable":
+        while (opened := driver.ask(op="open", client="s", **self.plan)[1].result())[
+            "status"
+        ] == "unavailable":
             pass
         for caller in callers:
             if opened["status"] == "ok":
@@ -103,16 +109,22 @@ class Caller(threading.Thread):
         self.random = random.Random(worker.soak.random.getrandbits(32))
         self.begun = threading.Event()
         self.is_python = worker.language in ("python", "asyncio")
+        # Permits of Python tell a loss, and nothing else: one that has not been told yet is not called held.
+        self.says_held = not self.is_python
         self.failed = ""
         # An owner that was told of a loss is not used again: Python's driver listens for one.
         self.owner = 0
 
     def ask(self, op: str, name: str, **more: object) -> dict:
-        where = {"client": "s", "lock": name, "limit": LIMIT, "as": f"{self.number}.{self.owner}"}
-        reply: dict = self.driver.ask(op=op, **where, **more)[1].result()
+        where = {"client": "s", "lock": name, "as": f"{self.number}.{self.owner}"}
+        reply: dict = self.driver.ask(op=op, **where, **self.about(name), **more)[1].result()
         if reply["status"] == "gone":
             raise SystemExit
         return reply
+
+    def about(self, name: str) -> dict[str, object]:
+        """The words of a request about this name."""
+        return {"limit": LIMIT}
 
     def write(self, line: str) -> None:
         # In one piece, beside other callers.
@@ -154,22 +166,22 @@ class Caller(threading.Thread):
 
     def hold(self, name: str, called: int) -> tuple[int, bool]:
         """When it was last called held, and whether it was in the end."""
-        rest, sure = 0.0, 0
-        if self.chance(LINGERS):
-            rest = LEASE_MS / 2000 * self.random.random()
-        elif self.chance(OVERSLEEPS):
-            rest = LEASE_MS / 1000 * 1.5
+        rest, sure = self.pause(), 0
         while True:
             at = now()
             if not self.is_held(name):
                 self.write(f"l {self.number} {called} {now()} told")
                 return sure, False
-            # Permits of Python tell a loss, and nothing else: one that has not been told yet is not called held.
-            sure = 0 if self.is_python else at
+            sure = at if self.says_held else 0
             if rest <= 0:
                 return sure, True
             time.sleep(min(rest, LOOK))
             rest -= LOOK
+
+    def pause(self) -> float:
+        if self.chance(LINGERS):
+            return LEASE_MS / 2000 * self.random.random()
+        return LEASE_MS / 1000 * 1.5 if self.chance(OVERSLEEPS) else 0.0
 
     def is_held(self, name: str) -> bool:
         if self.is_python:

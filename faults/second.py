@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -112,20 +112,45 @@ class Porcupine:
             opinion.numbers[name] += answer[name]
 
     def reject(self, past: Past, variants: dict[str, Past]) -> None:
-        """Looks for what was planted in copies of a name's history."""
-        usual = self.ask(judged(past))["violations"]
+        """Looks for what was planted in copies of a name's history, and is a matter of the model."""
+        own = judged(past)
+        usual = self.ask(own)["violations"]
+        copies = {what: judged(variant) for what, variant in variants.items()}
+        told = {
+            what: copy
+            for what, copy in copies.items()
+            if (copy.holds, copy.deletions) != (own.holds, own.deletions)
+        }
         opinion = self.opinion
-        opinion.planted += len(variants)
-        opinion.missed += [
-            what for what, variant in variants.items() if self.ask(judged(variant))["violations"] <= usual
-        ]
+        opinion.planted += len(told)
+        opinion.missed += [what for what, copy in told.items() if self.ask(copy)["violations"] <= usual]
 
 
 def judged(past: Past) -> Past:
-    """The part of a past that the model explains: a try to write may have been refused by readers."""
-    if not past.shared:
-        return past
-    return past.like([hold for hold in past.holds if not hold.reads and not is_refused(hold)])
+    """The part of a past that the model explains. A try to write may have been refused by readers, that of a multi lock because
+    of another name, and that of a quorum by others that each had a vote."""
+    holds = [ended(past, hold) for hold in past.holds]
+    if past.shared or past.lingers:
+        holds = [hold for hold in holds if not hold.reads and not is_refused(hold)]
+    return past.like(
+        [replace(hold, tried=hold.tried and not hold.whole) for hold in holds],
+        [one for one in past.deletions if not one.weak],
+    )
+
+
+def ended(past: Past, hold: Hold) -> Hold:
+    """A hold that something has ended of which the model knows nothing: it says no more of it than that it was let go by then."""
+    told = hold.lost_at()
+    deletion = past.deletion(hold)
+    weak = [deletion] if deletion and deletion.weak else []
+    causes = [one.called for one in (*weak, *hold.elsewhere) if told is not None and one.called <= told]
+    if not causes:
+        return hold
+    # The other names of a multi lock stay held until its release.
+    let_go = max(hold.answered, min(causes)) if weak else hold.freed
+    rest: dict[str, Any] = {"freed": let_go, "done": let_go, "until": 0} if weak else {}
+    sure = min(hold.sure, let_go or hold.sure)
+    return replace(hold, lost=[], release="unavailable", sure=sure, **rest)
 
 
 def line(hold: Hold) -> str:
@@ -147,13 +172,16 @@ class Soaked:
     deletions: list[tuple[str | None, Deletion]]
     # For how long permits are kept beyond their lease.
     margin: float = 0
+    # How long after a release a server of a quorum may keep a lock.
+    lingers: float = 0
 
     def save(self, folder: Path) -> None:
         kept = {
             "lease": self.lease,
             "margin": self.margin,
+            "lingers": self.lingers,
             "files": [[file.path.name, file.who, file.died] for file in self.files],
-            "deletions": [[name, one.called, one.answered] for name, one in self.deletions],
+            "deletions": [[name, one.called, one.answered, one.weak] for name, one in self.deletions],
         }
         (folder / "soak.json").write_text(json.dumps(kept))
 
@@ -162,12 +190,12 @@ class Soaked:
         kept = json.loads((folder / "soak.json").read_text())
         files = [File(folder / name, who, died) for name, who, died in kept["files"]]
         deletions = [(name, Deletion(*times)) for name, *times in kept["deletions"]]
-        return Soaked(kept["lease"], files, deletions, kept["margin"])
+        return Soaked(kept["lease"], files, deletions, kept["margin"], kept["lingers"])
 
     def judge(self, program: Path | None) -> tuple[Verdict, Opinion | None]:
         """By our own checker, and by Porcupine where it could be built."""
         with Porcupine(program, self.lease) if program else nullcontext() as porcupine:
-            verdict = judge(self.files, self.lease, self.deletions, porcupine, self.margin)
+            verdict = judge(self.files, self.lease, self.deletions, porcupine, self.margin, self.lingers)
         return verdict, porcupine.opinion if porcupine else None
 
 

@@ -84,7 +84,8 @@ class Worker:
 
     def __init__(self, soak: Soak, language: str, number: int) -> None:
         self.soak, self.language, self.who = soak, language, f"{language}{number}"
-        self.port = int(soak.proxies("open", soak.server.port)[0])
+        self.ports = soak.open_ways()
+        self.port = self.ports[0]
         self.files: list[File] = []
         self.awake = threading.Event()
         self.start()
@@ -145,8 +146,9 @@ class Soak:
     languages: tuple[str, ...] = ()
     other: tuple[str, ...] = OTHER
     seldom: tuple[str, ...] = SELDOM
-    # For how long permits are kept beyond their lease.
+    # For how long permits are kept beyond their lease, and a lock by a server of a quorum beyond its release.
     margin_ms = 0
+    lingers_ms = 0
 
     def __init__(
         self, minutes: float, seed: int, processes: int, callers: int, folder: Path, profile: str
@@ -155,8 +157,8 @@ class Soak:
         self.random = random.Random(seed)
         # Built in that profile, those of Rust and C. Python and Node.js find the packages that are there.
         self.commands = {language: side().command for language, side in self.sides(profile).items()}
-        self.proxies, self.server = Proxies(profile), Server()
-        self.redis = Redis(self.server.port)
+        self.proxies = Proxies(profile)
+        self.start_servers()
         self.until = time.monotonic_ns() + int(minutes * 60e9)
         self.workers = [
             self.worker(self, language, number) for language in self.commands for number in range(processes)
@@ -164,6 +166,14 @@ class Soak:
         self.faults: Counter[str] = Counter()
         self.deletions: list[tuple[str | None, Deletion]] = []
         self.timers: list[threading.Timer] = []
+
+    def start_servers(self) -> None:
+        self.server = Server()
+        self.redis = Redis(self.server.port)
+
+    def open_ways(self) -> list[int]:
+        """A worker's proxies."""
+        return [int(self.proxies("open", self.server.port)[0])]
 
     def sides(self, profile: str) -> dict[str, Callable[[], build.Side]]:
         every = build.ours(profile)
@@ -176,7 +186,8 @@ class Soak:
         for timer in self.timers:
             timer.join()
         for worker in self.workers:
-            self.proxies("clear", worker.port)
+            for port in worker.ports:
+                self.proxies("clear", port)
         self.finish()
         return {worker.who: worker.end() for worker in self.workers}
 
@@ -188,27 +199,34 @@ class Soak:
         kind = self.random.choice(seldom or [*ON_THE_WIRE, *self.other])
         worker = self.random.choice(self.workers)
         self.faults[kind] += 1
+        self.make(kind, worker, self.random.choice(worker.ports))
+
+    def make(self, kind: str, worker: Worker, port: int) -> None:
         if kind == "kill":
-            self.proxies("kill", worker.port)
+            self.proxies("kill", port)
         elif kind == "silent":
-            self.away(worker.port)
-        elif kind == "client kill":
-            self.redis("CLIENT", "KILL", "TYPE", self.random.choice(["normal", "pubsub"]), "SKIPME", "yes")
-        elif kind == "pause":
-            self.redis("CLIENT", "PAUSE", self.random.randint(50, 500), "WRITE")
-        elif kind == "script flush":
-            self.redis("SCRIPT", "FLUSH")
+            self.away(port)
+        elif kind == "stop":
+            worker.stop(self.while_away())
+        elif kind == "process kill":
+            worker.kill()
+        elif kind in ON_THE_WIRE:
+            self.on_the_wire(kind, port)
         elif kind == "delete":
             name, keys = self.a_key()
             self.delete(name, "DEL", *keys)
         elif kind == "flushall":
             self.delete(None, "FLUSHALL")
-        elif kind == "stop":
-            worker.stop(self.while_away())
-        elif kind == "process kill":
-            worker.kill()
         else:
-            self.on_the_wire(kind, worker.port)
+            self.redis(*self.of_server(kind))
+
+    def of_server(self, kind: str) -> list[str | int]:
+        """The command that makes this trouble."""
+        if kind == "client kill":
+            return ["CLIENT", "KILL", "TYPE", self.random.choice(["normal", "pubsub"]), "SKIPME", "yes"]
+        if kind == "pause":
+            return ["CLIENT", "PAUSE", self.random.randint(50, 500), "WRITE"]
+        return ["SCRIPT", "FLUSH"]
 
     def a_key(self) -> tuple[str, list[str]]:
         """A name that many want, and its keys."""
@@ -247,24 +265,34 @@ class Soak:
         """All that is left on the server when every client is closed."""
         end = time.monotonic() + PATIENCE
         while True:
-            channels = self.redis("PUBSUB", "CHANNELS")
-            others = [line for line in self.redis("CLIENT", "LIST").splitlines() if "name=redlatch" in line]
-            left = [*self.left(), *channels, *(f"a connection: {line}" for line in others)]
+            left = self.left()
+            for redis in self.connections():
+                lines = redis("CLIENT", "LIST").splitlines()
+                left += redis("PUBSUB", "CHANNELS")
+                left += [f"a connection: {line}" for line in lines if "name=redlatch" in line]
             if not left or time.monotonic() > end:
                 return left
             time.sleep(0.05)
 
     def left(self) -> list[str]:
         """The keys that should be gone; the counters of the tokens stay."""
-        return [key for key in self.redis("KEYS", "*") if not key.startswith(COUNTERS)]
+        keys = [key for redis in self.connections() for key in redis("KEYS", "*")]
+        return [key for key in keys if not key.startswith(COUNTERS)]
+
+    def connections(self) -> list[Redis]:
+        """One to each server."""
+        return [self.redis]
 
     def close(self) -> None:
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.kill()
                 worker.process.wait()
-        self.redis.close()
         self.proxies.close()
+        self.stop_servers()
+
+    def stop_servers(self) -> None:
+        self.redis.close()
         self.server.close()
 
 
@@ -299,7 +327,7 @@ def main(kind: type[Soak] = Soak) -> int:
         soak.close()
     begun = time.monotonic()
     files = [file for worker in soak.workers for file in worker.files]
-    soaked = Soaked(LEASE_MS * 1e6, files, soak.deletions, soak.margin_ms * 1e6)
+    soaked = Soaked(LEASE_MS * 1e6, files, soak.deletions, soak.margin_ms * 1e6, soak.lingers_ms * 1e6)
     soaked.save(folder)
     verdict, opinion = soaked.judge(program)
     took = time.monotonic() - begun

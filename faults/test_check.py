@@ -156,6 +156,22 @@ class Checking(unittest.TestCase):
     def test_counts(self) -> None:
         self.assertEqual(len(self.wrong(held("a", 1, 2, told=2))), 1)
 
+    def test_what_some_servers_of_a_quorum_forget_ends_only_what_is_lost(self) -> None:
+        weak = Deletion(1.5, 1.6, weak=True)
+        other = held("b", 1.7, 2.5)
+        self.assertEqual(self.wrong_with(weak, held("a", 1, 3)), [])
+        self.assertEqual(self.wrong_with(weak, lost("a", 1, 2), other), [])
+        self.assertEqual(len(self.wrong_with(weak, held("a", 1, 3), other)), 1)
+        # Another one may have ended it, so it has no time by which it is told.
+        self.assertEqual(self.wrong_with(weak, lost("a", 1, 4)), [])
+
+    def test_a_server_of_a_quorum_may_keep_what_was_released(self) -> None:
+        holds = [held("a", 1, 2), refused("b", 2.5)]
+        self.assertEqual(check_past(Past(holds, lingers=LEASE), LEASE), [])
+        self.assertEqual(len(check_past(Past(holds), LEASE)), 1)
+        holds = [held("a", 1, 2), refused("b", 3.2)]
+        self.assertEqual(len(check_past(Past(holds, lingers=LEASE), LEASE)), 1)
+
     def test_every_planted_violation_is_found(self) -> None:
         past = Past([held("ab"[turn % 2], turn, turn + 0.5, turn + 1) for turn in range(10)])
         self.assertEqual(check_past(past, LEASE), [])
@@ -182,6 +198,31 @@ class Reading(unittest.TestCase):
         self.assertEqual(
             (verdict.acquisitions, verdict.attempts, verdict.operations, verdict.told), (2, 2, 6, 1)
         )
+
+    def wrong(self, *lines: str, deletions: list[tuple[str | None, Deletion]] | None = None) -> list[str]:
+        return judge([self.file(*lines)], 1000, deletions or []).wrong
+
+    def test_a_multi_lock_has_each_of_its_names(self) -> None:
+        both = ["b 0 n,m 10", "e 0 n,m 10 20 ok 0 - 1 1 100 1 0 100 110 ok"]
+        for name in ("n", "m"):
+            other = [f"b 1 {name} 30", f"e 1 {name} 30 40 ok 0 - 1 1 50 1 0 50 60 ok"]
+            (wrong,) = self.wrong(*both, *other)
+            self.assertIn(f"two hold {name}", wrong)
+        free = ["b 1 o 30", "e 1 o 30 40 ok 0 - 1 1 50 1 0 50 60 ok"]
+        self.assertEqual(self.wrong(*both, *free), [])
+
+    def test_a_try_of_a_multi_lock_is_refused_by_a_holder_of_one_name(self) -> None:
+        asks = ["b 0 n,m 50", "e 0 n,m 50 51 timeout 1 - 0 0 0 0 0 0 0 -"]
+        holds = ["b 1 m 30", "e 1 m 30 40 ok 0 - 1 1 60 1 0 60 70 ok"]
+        self.assertEqual(self.wrong(*asks, *holds), [])
+        (wrong,) = self.wrong(*asks)
+        self.assertIn("refused n, m after 50", wrong)
+
+    def test_the_loss_of_one_name_is_that_of_the_multi_lock(self) -> None:
+        lines = ["b 0 n,m 10", "l 0 10 35 deleted", "e 0 n,m 10 20 ok 0 - 1 1 30 0 0 36 40 lost"]
+        self.assertEqual(self.wrong(*lines, deletions=[("m", Deletion(32, 34))]), [])
+        self.assertEqual(len(self.wrong(*lines, deletions=[("m", Deletion(42, 44))])), 2)
+        self.assertEqual(len(self.wrong(*lines, deletions=[("o", Deletion(32, 34))])), 2)
 
     def test_a_call_without_an_answer(self) -> None:
         self.assertEqual(len(judge([self.file("b 0 n 10")], 1000).wrong), 1)

@@ -130,6 +130,36 @@ class Agreeing(WithGo):
             with self.subTest(what):
                 self.assertEqual(self.opinions(variant), (True, True))
 
+    def test_on_a_quorum(self) -> None:
+        def past(*holds: Hold) -> Past:
+            return Past(list(holds), [replace(deletion(1.5, 1.6), weak=True)], lingers=LEASE)
+
+        # Two callers with a vote each refuse one another, so Porcupine is not asked about refusals.
+        for right in (
+            past(held("a", 1, 3), held("b", 3.05, 4), refused("c", 3.5)),
+            past(lost("a", 1, 2), held("b", 1.7, 2.5)),
+            past(lost("a", 1, 4), held("b", 4.1, 5)),
+        ):
+            with self.subTest(past=right):
+                self.assertEqual(self.opinions(right), (False, False))
+        for wrong in (
+            past(held("a", 1, 3), held("b", 1.7, 2.5)),
+            past(lost("a", 1, 1.3, lost=[1.4]), held("b", 4, 5)),
+        ):
+            with self.subTest(past=wrong):
+                self.assertEqual(self.opinions(wrong), (True, True))
+
+    def test_on_a_multi_lock(self) -> None:
+        def past(*holds: Hold, **more: Any) -> Past:
+            return Past([replace(hold, whole=("n", "m"), **more) for hold in holds])
+
+        ended = {"elsewhere": [deletion(1.5, 1.6)]}
+        self.assertEqual(self.opinions(past(lost("a", 1, 1.7), **ended)), (False, False))
+        self.assertEqual(self.opinions(past(lost("a", 1, 1.7))), (True, True))
+        self.assertEqual(self.opinions(past(held("a", 1, 2), held("b", 1.5, 3))), (True, True))
+        # Somebody else may have had the other name.
+        self.assertEqual(self.opinions(past(refused("a", 1))), (False, False))
+
     def of_permits(self, holds: list[Hold], deletions: list[Deletion] | None = None) -> Past:
         return Past(holds, deletions or [], 3, LEASE / 2)
 

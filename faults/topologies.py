@@ -1,4 +1,5 @@
-"""Sentinel sets and clusters whose nodes are reached through the fault proxy only: they announce its ports as theirs."""
+"""Sentinel sets and clusters whose nodes are reached through the fault proxy only: they announce its ports as theirs. And
+servers that know nothing of each other, each behind a proxy."""
 
 from __future__ import annotations
 
@@ -95,9 +96,31 @@ class Sharded(Behind):
         return self.places[slot_of(lock) * 3 // SLOTS]
 
 
+class Separate(Behind):
+    """Three servers of a quorum, in the order in which clients wait for them: that of their addresses."""
+
+    topology = "quorum"
+
+    def begin(self) -> None:
+        by_port = {self.proxy(server): server for server in [self.start(*DEBUG) for _ in range(3)]}
+        self.ports = sorted(by_port, key=str)
+        self.servers = [by_port[port] for port in self.ports]
+        self.url = quorum_url(self.ports)
+
+    def place_of(self, lock: str) -> tuple[Server, int]:
+        """All of them have it; this is the first."""
+        return self.servers[0], self.ports[0]
+
+
+def quorum_url(ports: list[int]) -> str:
+    return f"redis+quorum://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+
+
+# Those that rows of locks are played on as well.
 KINDS: dict[str, type[Behind]] = {"sentinel": Watched, "cluster": Sharded}
+EVERY = KINDS | {"quorum": Separate}
 # How many of each are used at once.
-AT_ONCE = 3
+AT_ONCE = {"sentinel": 3, "cluster": 3, "quorum": 6}
 
 
 class Pool:
@@ -108,9 +131,9 @@ class Pool:
         self.idle: dict[str, queue.LifoQueue[Behind | None]] = {}
         self.all: list[Behind] = []
         self.lock = threading.Lock()
-        for topology in KINDS:
+        for topology in EVERY:
             self.idle[topology] = queue.LifoQueue()
-            for _ in range(AT_ONCE):
+            for _ in range(AT_ONCE[topology]):
                 self.idle[topology].put(None)
 
     @contextmanager
@@ -119,7 +142,7 @@ class Pool:
         back: Behind | None = None
         try:
             if found is None:
-                found = KINDS[topology](self.binary, self.proxies)
+                found = EVERY[topology](self.binary, self.proxies)
                 with self.lock:
                     self.all.append(found)
             yield found

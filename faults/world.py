@@ -30,10 +30,11 @@ LIMIT_MS = LEASE_MS // 10
 SOON = 6.0
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
-USES = ["acquire", "renew", "release"]
 SIDES = ["read", "write"]
 # A semaphore is played as a side is: it has three permits, and each acquisition takes two of them.
 PERMITS, LIMIT, TAKEN = "permits", 3, 2
+# The names of a multi lock share commands on one server, and have scripts of their own there.
+MULTI = "multi"
 # Permits are kept for so long beyond their lease, for Redisson: docs/semaphore.md.
 MARGIN_MS = 2000
 LANGUAGES = ["rust", "python", "asyncio", "node", "c"]
@@ -94,17 +95,24 @@ class World:
     def learn_scripts(self, kind: Kind) -> dict[tuple[str, str], str]:
         """The hashes of the scripts, by the side and what they are for: they are ours to know by their use only."""
         found: dict[tuple[str, str], str] = {}
-        for side in ("", *SIDES, PERMITS):
+        for side in ("", *SIDES, PERMITS, MULTI):
             # Not every driver can extend permits, but they are renewed.
-            cell = Cell(self, "scripts", kind, side=side, lease_ms=1000 if side == PERMITS else LEASE_MS)
+            lease_ms = 1000 if side == PERMITS else LEASE_MS
+            cell = Cell(self, "scripts", kind, side="" if side == MULTI else side, lease_ms=lease_ms)
+            if side == MULTI:
+                cell.lock, cell.about = f"{cell.lock}a,{cell.lock}b", {"multi": True}
             cell.ok("acquire")
             if side == PERMITS:
                 cell.wait_renewed()
             else:
                 cell.ok("extend", lease_ms=2 * LEASE_MS)
+                cell.ok("acquire")
+                cell.ok("release")
             cell.ok("release")
-            scripts = cell.tell("scripts")
-            found |= {(side, use): script for use, script in zip(USES, scripts, strict=False)}
+            # That of a level is another one than that of the last.
+            acquire, renew, *others = cell.tell("scripts")
+            uses = {"acquire": acquire, "renew": renew, "lower": others[-2:][0], "release": others[-1]}
+            found |= {(side, use): script for use, script in uses.items()}
             cell.close()
         return found
 
@@ -147,8 +155,9 @@ class Cell:
         self.fencing = False
         # Client a has this side of a read-write lock, and b writes; or both have permits of a semaphore.
         self.side = side
-        # Said in every request.
+        # Said in every request, and when a client is opened.
         self.about: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
         # How often one owner can acquire it.
         self.levels = 1 if side == PERMITS else 2
         self.own_server, self.own_driver = own_server, own_driver
@@ -175,19 +184,24 @@ class Cell:
 
     def open(self, who: str) -> None:
         """Opens client a, behind the proxy, or b, beside it; both behind it where the servers know of nothing else."""
-        port = self.port if who == "a" else self.server.port
         reply = self.call(
             "open",
             who,
-            url=self.behind.url if self.behind else f"redis://{self.user}127.0.0.1:{port}",
+            url=self.url_of(who),
             watchdog_ms=self.lease_ms,
             fencing=self.fencing,
+            **self.options,
         ).result(PATIENCE)
         if reply["status"] != "ok":
             raise Failed(f"open: {reply}")
         self.opened.append(who)
         if who == "a" and self.direct:
             self.until_direct(self.pair)
+
+    def url_of(self, who: str) -> str:
+        if self.behind:
+            return str(self.behind.url)
+        return f"redis://{self.user}127.0.0.1:{self.port if who == 'a' else self.server.port}"
 
     def ready(self, who: str) -> None:
         if who not in self.opened:
@@ -262,6 +276,17 @@ class Cell:
 
     def fired(self, place: int) -> int:
         return int(self.tell("fired")[place]) - self.before[place]
+
+    def restart(self) -> None:
+        """The server is empty then."""
+        self.redis.close()
+        self.server.restart()
+        self.redis = Redis(self.server.port)
+
+    @property
+    def struck(self) -> list[str]:
+        """The names of which the server that is struck has a key."""
+        return [self.lock]
 
     # ---- what has to be ----
 

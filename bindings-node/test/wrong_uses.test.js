@@ -11,7 +11,7 @@ const context = shared()
 const file = join(PACKAGE, '../conformance/wrong_uses.json')
 
 // The table has the texts of the native part. The WebAssembly part speaks with one server, and has Node.js read files.
-const left = new Set(WASM ? ['a server that is no Sentinel', 'a server that is no cluster', 'a certificate that is not there'] : [])
+const left = WASM ? /no Sentinel|no cluster|quorum|a certificate that is not there/ : /^$/
 
 test('every wrong use is told what is wrong and what to do', { skip: !existsSync(file) && 'the table is in the checkout only' }, async () => {
   const { client, redis, url } = context
@@ -31,13 +31,15 @@ test('every wrong use is told what is wrong and what to do', { skip: !existsSync
   const latch = client.latch('latch')
   await latch.trySetCount(1)
   const nowhere = 'redis://127.0.0.1:1' // below the ports that systems give to programs
-  const given = { Client, client, url, server, closed, lost, released, held, sides, latch, lock: client.lock('n'), nowhere }
+  // Nobody connects to these servers.
+  const quorum = WASM ? undefined : new Client('redis+quorum://a,b,c')
+  const given = { Client, client, quorum, url, server, closed, lost, released, held, sides, latch, lock: client.lock('n'), nowhere }
   const rows = JSON.parse(readFileSync(file, 'utf8'))
   const wrong = []
   for (const row of rows) {
     const [what, { node }] = row
     assert.ok(node?.length > 0, `${what}: no column node`)
-    if (typeof node === 'string' || left.has(what)) continue // a text says why there is no such use
+    if (typeof node === 'string' || left.test(what)) continue // a text says why there is no such use
     const use = new Function(...Object.keys(given), `return ${node[0]}`)
     const error = await (async () => use(...Object.values(given)))().catch((thrown) => thrown)
     // Systems and servers have words of their own.

@@ -54,6 +54,8 @@ def test_every_wrong_use_is_told_what_is_wrong_and_what_to_do(own_server: Server
             "raw": raw,
             "reading": reading,
             "lock": client.lock("n"),
+            # Nobody connects to these servers.
+            "quorum": redlatch.Client("redis+quorum://a,b,c"),
             "nowhere": f"redis://127.0.0.1:{bound.getsockname()[1]}",
         }
         wrong = []

@@ -70,6 +70,42 @@ static void options_and_urls(void)
     redlatch_options_free(options);
 }
 
+/* Nobody connects to these servers. */
+static void quorums(void)
+{
+    redlatch_client *client = NULL, *quorum = NULL;
+    redlatch_options *fencing = options_of("fencing", "true"), *fair = options_of("kind", "fair");
+    redlatch_lock *lock = NULL, *other = NULL, *locks[2];
+    redlatch_latch *latch = NULL;
+    bool is;
+
+    WRONG("a quorum of an even number of servers", redlatch_client_new("redis+quorum://a,b", NULL, &client));
+    WRONG("a quorum that names a server twice", redlatch_client_new("redis+quorum://a,b,a", NULL, &client));
+    CHECK_OK(redlatch_client_new("redis+quorum://a,b,c", NULL, &quorum));
+    CHECK_OK(redlatch_lock_new(quorum, "n", NULL, &lock));
+    CHECK_OK(redlatch_lock_new(quorum, "m", NULL, &other));
+    WRONG("a lease in a quorum that outlives restart_delay",
+          redlatch_lock_acquire(lock, REDLATCH_THREAD, REDLATCH_FOREVER, 60000, NULL));
+    WRONG("a read-write lock of a quorum", redlatch_rw_lock_new(quorum, "n", NULL, &locks[0], &locks[1]));
+    WRONG("a semaphore of a quorum", redlatch_semaphore_new(quorum, "n", 3, NULL, &locks[0]));
+    WRONG("a latch of a quorum", redlatch_latch_new(quorum, "n", &latch));
+    locks[0] = lock;
+    locks[1] = other;
+    WRONG("a multi lock of a quorum", redlatch_multi_lock_new(quorum, locks, 2, &locks[0]));
+    WRONG("fencing in a quorum", redlatch_lock_new(quorum, "n", fencing, &locks[0]));
+    WRONG("a fair lock of a quorum", redlatch_lock_new(quorum, "n", fair, &locks[0]));
+    WRONG("a question about a lock of a quorum", redlatch_lock_is_locked(lock, &is));
+    WRONG("a lock of a quorum that is forced", redlatch_lock_force_release(lock, &is));
+    CHECK_OK(redlatch_lock_set_token(lock, "t"));
+    WRONG("a token for a lock of a quorum",
+          redlatch_lock_acquire(lock, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(other);
+    redlatch_client_free(quorum);
+    redlatch_options_free(fencing);
+    redlatch_options_free(fair);
+}
+
 static void servers(void)
 {
     redlatch_client *client = NULL;
@@ -209,4 +245,4 @@ static void permits(void)
     close_client(client);
 }
 
-MAIN(TEST(options_and_urls), TEST(servers), TEST(handles), TEST(locks), TEST(permits))
+MAIN(TEST(options_and_urls), TEST(quorums), TEST(servers), TEST(handles), TEST(locks), TEST(permits))

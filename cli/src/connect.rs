@@ -15,6 +15,26 @@ pub(crate) fn client(server: &Server) -> Result<Client, Failure> {
     Ok(builder(server)?.build()?)
 }
 
+/// A client of each server of a quorum by itself, else of all that the URL names.
+pub(crate) fn clients_of_each(server: &Server) -> Result<Vec<Client>, Failure> {
+    let url = url(server)?;
+    let each = each_of_quorum(&url).unwrap_or_else(|| vec![url]);
+    let client = |url: String| Ok(builder_at(&url, server)?.build()?);
+    each.into_iter().map(client).collect()
+}
+
+/// The URLs of the servers of a quorum.
+fn each_of_quorum(url: &str) -> Option<Vec<String>> {
+    let (scheme, rest) = url.split_once("+quorum://")?;
+    let (login, rest) = match rest.rfind('@') {
+        Some(at) => rest.split_at(at + 1),
+        None => ("", rest),
+    };
+    let (hosts, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let each = |host| format!("{scheme}://{login}{host}{database}");
+    Some(hosts.split(',').map(each).collect())
+}
+
 /// Connections to every primary, to look at them.
 pub(crate) fn inspector(server: &Server) -> Result<Inspector, Failure> {
     let mut inspector = builder(server)?.inspect()?;
@@ -39,19 +59,25 @@ pub(crate) fn inspector(server: &Server) -> Result<Inspector, Failure> {
 /// The server and the options of the command line. A file comes before the URL: the variable may be
 /// set for everybody, and the file names what this call wants.
 fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
+    builder_at(&url(server)?, server)
+}
+
+fn url(server: &Server) -> Result<String, Failure> {
     // Read here: clap would show `--url` in every usage line while the variable is set.
     let url = server.url.clone().or_else(|| env::var("REDLATCH_URL").ok());
-    let url = match (&server.url_file, url) {
-        (Some(file), _) => first_line(file)?,
-        (None, Some(url)) if !url.is_empty() => url,
-        (None, _) => {
-            return Err(Failure::new(
-                Exit::Usage,
-                "no server is given; set REDLATCH_URL, or use --url-file or --url, for example --url redis://localhost",
-            ));
-        }
-    };
-    let mut builder = Client::builder(&url).language("cli");
+    match (&server.url_file, url) {
+        (Some(file), _) => first_line(file),
+        (None, Some(url)) if !url.is_empty() => Ok(url),
+        (None, _) => Err(Failure::new(
+            Exit::Usage,
+            "no server is given; set REDLATCH_URL, or use --url-file or --url, for example --url redis://localhost",
+        )),
+    }
+}
+
+/// The options of the command line, and this URL.
+fn builder_at(url: &str, server: &Server) -> Result<ClientBuilder, Failure> {
+    let mut builder = Client::builder(url).language("cli");
     for (name, value) in &server.options {
         builder.set(name, OptionValue::Text(value))?;
     }
@@ -72,5 +98,18 @@ fn first_line(file: &Path) -> Result<String, Failure> {
                 file.display()
             ),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quorum_is_several_servers() {
+        let each = each_of_quorum("rediss+quorum://u:p%40@a:1,b,[::1]:3/2").unwrap_or_default();
+        let wanted = ["a:1", "b", "[::1]:3"].map(|host| format!("rediss://u:p%40@{host}/2"));
+        assert_eq!(each, wanted);
+        assert_eq!(each_of_quorum("redis+cluster://a,b"), None);
     }
 }

@@ -1,13 +1,14 @@
 //! `redlatch free`: deletes a lock whoever holds it.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::Duration;
 
 use redlatch::embed::LockExt;
 use redlatch::{Client, Error, Kind, Lock};
 use serde_json::json;
 
 use crate::arguments::{Free, Server};
-use crate::failure::{Exit, Failure};
+use crate::failure::{self, Exit, Failure};
 use crate::held::Held;
 use crate::scan::Found;
 use crate::{connect, scan, who};
@@ -35,9 +36,7 @@ pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
         found = now;
     }
     let deleted = match &found {
-        Found::Held(held) => as_stored(&client, asked_for, held)?
-            .force_release()
-            .wait()?,
+        Found::Held(held) => delete(server, held)?,
         Found::Number | Found::Nothing => false,
     };
     client.close().wait()?;
@@ -62,6 +61,32 @@ pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
         (false, None) => format!("{}; nothing was changed", who::as_text(name, &now)),
     };
     crate::print(format!("{text}\n").as_bytes())
+}
+
+/// Deletes it. Of a quorum a few servers may be away: without most of them the lock is not held.
+fn delete(server: &Server, held: &Held) -> Result<bool, Failure> {
+    let clients = connect::clients_of_each(server)?;
+    let spare = (clients.len() - 1) / 2;
+    let (mut deleted, mut failed) = (false, Vec::new());
+    for client in &clients {
+        let gone = client
+            .lock(&held.name)
+            .and_then(|lock| as_stored(client, lock, held))
+            .and_then(|lock| lock.force_release().wait());
+        match gone {
+            Ok(was_there) => deleted |= was_there,
+            Err(error) => failed.push(error),
+        }
+        // What was sent is answered.
+        let _ = client.close_within(Duration::ZERO).wait();
+    }
+    if failed.len() <= spare {
+        failed
+            .iter()
+            .for_each(|error| crate::complain(&failure::text(error)));
+        return Ok(deleted);
+    }
+    Err(failed.remove(0).into())
 }
 
 /// The lock with the kind that it has on the server: the kind decides which clients are woken.

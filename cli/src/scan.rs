@@ -1,12 +1,14 @@
 //! Finds the locks of all servers by `SCAN`. It reads only; keys that are no locks are left alone.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::Value;
 use redlatch::ErrorKind;
 use redlatch::embed::Inspector;
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::held::{Held, Owner};
 use crate::pattern;
 use crate::reply::to;
@@ -38,6 +40,7 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     let mut found = Vec::new();
     let of_keys = pattern::of_keys(pattern);
     for node in 0..inspector.nodes().len() {
+        let mut here = Vec::new();
         let mut cursor = END.to_owned();
         loop {
             let (following, mut keys) = next(inspector, node, &of_keys, &cursor)?;
@@ -46,19 +49,86 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
                     semaphore_of(key).is_some_and(|name| pattern::fits(pattern, &name));
                 of_permits || pattern::fits(pattern, key)
             });
-            found.extend(read(inspector, node, keys)?);
+            here.extend(read(inspector, node, keys)?);
             cursor = following;
             if cursor == END {
                 break;
             }
         }
+        // SCAN may name a key twice.
+        here.sort_by(|one: &Held, other| one.name.cmp(&other.name));
+        here.dedup_by(|one, other| one.name == other.name);
+        found.append(&mut here);
     }
     // A key with permits may fit where its semaphore does not.
     found.retain(|held| pattern::fits(pattern, &held.name));
-    // SCAN may name a key twice.
+    let mut found = of_most(inspector, found)?;
+    // A key that moves from one node of a cluster to another is seen at both.
     found.sort_by(|one: &Held, other| one.name.cmp(&other.name));
     found.dedup_by(|one, other| one.name == other.name);
     Ok(found)
+}
+
+/// The locks of a quorum that are held: most of its servers have them. What fewer have belongs to a caller
+/// that waits, or is what is left of a hold. Elsewhere all are held.
+fn of_most(inspector: &Inspector, found: Vec<Held>) -> Result<Vec<Held>, Failure> {
+    let (needed, there) = (inspector.needed(), inspector.nodes().len());
+    if needed == 1 {
+        return Ok(found);
+    }
+    if there < needed {
+        return Err(Failure::new(
+            Exit::Unavailable,
+            format!(
+                "only {there} of the servers of the quorum can be reached, and it takes {needed} to hold a lock"
+            ),
+        ));
+    }
+    let mut by_name: BTreeMap<String, Vec<Held>> = BTreeMap::new();
+    for held in found {
+        by_name.entry(held.name.clone()).or_default().push(held);
+    }
+    let all = by_name.into_values();
+    Ok(all.filter_map(|parts| whole(parts, needed)).collect())
+}
+
+/// The lock of a quorum that these servers have, if they are enough. Its owner is another one on each, of one client.
+/// With other libraries nobody can tell which owners are one.
+fn whole(parts: Vec<Held>, needed: usize) -> Option<Held> {
+    let mut by_client: BTreeMap<String, Vec<Held>> = BTreeMap::new();
+    for held in parts {
+        let client = held.owners.first().map(|owner| client_of(&owner.name));
+        let client = client.unwrap_or_default().to_owned();
+        by_client.entry(client).or_default().push(held);
+    }
+    let one = by_client.iter().find(|(_, parts)| parts.len() >= needed);
+    let one = one.map(|(client, _)| client.clone());
+    let mut parts: Vec<Held> = match &one {
+        Some(client) => by_client.remove(client)?,
+        None => by_client.into_values().flatten().collect(),
+    };
+    // It ends when too few are left.
+    parts.sort_by_key(|held| Reverse(held.remaining.unwrap_or(Duration::MAX)));
+    let remaining = parts.get(needed.checked_sub(1)?)?.remaining;
+    let mut owners: Vec<Owner> = parts.iter().flat_map(|held| held.owners.clone()).collect();
+    if let Some(client) = one {
+        let levels = owners.iter().map(|owner| owner.levels).max()?;
+        owners = vec![Owner::new(client, levels)];
+    }
+    let first = parts.into_iter().next()?;
+    Some(Held {
+        owners,
+        remaining,
+        ..first
+    })
+}
+
+/// The id of the client in an owner, which begins with it.
+fn client_of(owner: &str) -> &str {
+    match owner.rsplit_once('-') {
+        Some((client, _)) if is_owner(owner) => client,
+        _ => owner,
+    }
 }
 
 /// A lock that is held, or what else a name has.
@@ -83,13 +153,12 @@ pub(crate) fn lock(inspector: &mut Inspector, name: &str) -> Result<Found, Failu
 
 /// The lock that this key keeps.
 fn at(inspector: &mut Inspector, key: &str) -> Result<Option<Held>, Failure> {
+    let mut found = Vec::new();
     for node in 0..inspector.nodes().len() {
         // The other nodes of a cluster refuse the key.
-        if let Some(held) = read(inspector, node, vec![key.to_owned()])?.pop() {
-            return Ok(Some(held));
-        }
+        found.append(&mut read(inspector, node, vec![key.to_owned()])?);
     }
-    Ok(None)
+    Ok(of_most(inspector, found)?.into_iter().next())
 }
 
 /// Whether a number is at this name, as that of the free permits of a semaphore.

@@ -38,6 +38,8 @@ pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
 pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Found, Failure> {
     let mut inspector = connect::inspector(server)?;
     let found = match holder(lock) {
+        // It has a key on each server.
+        _ if inspector.needed() > 1 => scan::lock(&mut inspector, lock.name())?,
         // The other side may be held.
         Ok(None) if matches!(lock.kind(), Kind::Read | Kind::Write) => {
             scan::lock(&mut inspector, lock.name())?

@@ -316,6 +316,7 @@ impl Client {
     /// # }
     /// ```
     pub fn rw_lock_with(&self, name: &str, options: LockOptions) -> Result<RwLock> {
+        self.0.refuse_quorum("read-write lock")?;
         let [read, write] = options.sides(self.0.locks.kind)?;
         Ok(RwLock {
             read: self.lock_with(name, read)?,
@@ -403,6 +404,7 @@ impl Client {
     /// # }
     /// ```
     pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
+        self.0.refuse_quorum("semaphore")?;
         let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
         Ok(Semaphore { lock })
     }

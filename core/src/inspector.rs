@@ -11,11 +11,12 @@ use crate::primaries::primaries;
 use crate::url::{Place, Topology};
 
 /// Connections to all primaries: to one server, to that which the sentinels name, or to each shard
-/// of a cluster. Every method blocks.
+/// of a cluster, or to the servers of a quorum that are there. Every method blocks.
 pub struct Inspector {
     runtime: Runtime,
     nodes: Vec<Node>,
     topology: &'static str,
+    needed: usize,
 }
 
 struct Node {
@@ -43,12 +44,21 @@ impl Inspector {
                 Topology::Cluster { .. } => "cluster",
                 Topology::Quorum { .. } => "quorum",
             },
+            needed: match &place.topology {
+                Topology::Quorum { hosts } => hosts.len() / 2 + 1,
+                _ => 1,
+            },
         })
     }
 
     /// `single`, `sentinel`, `cluster` or `quorum`.
     pub fn topology(&self) -> &'static str {
         self.topology
+    }
+
+    /// How many nodes have to have a lock for it to be held: most servers of a quorum, else one.
+    pub fn needed(&self) -> usize {
+        self.needed
     }
 
     /// The addresses of the primaries. A node is named by its place in this list.

@@ -266,12 +266,13 @@ impl Lock {
         options: AcquireOptions,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        if let Err(error) = options.validate_for(&self.options) {
-            return Operation::failed(self.blamed(error));
-        }
+        // First: a kind that takes a token would be no remedy.
         if self.kind() == Kind::Quorum && options.token.is_some() {
             let text = "token is given, but the lock of a quorum takes none; leave it out";
             return Operation::failed(self.blamed(Error::invalid(text)));
+        }
+        if let Err(error) = options.validate_for(&self.options) {
+            return Operation::failed(self.blamed(error));
         }
         let (Lease::Watchdog(lease) | Lease::Fixed(lease) | Lease::Adaptive(lease)) =
             self.options.terms(&options).lease;

@@ -100,6 +100,7 @@ RUNTIME_SUITE = [
     "loss",
     "multi_lock",
     "process",
+    "quorum",
     "rw_lock",
     "semaphore",
     "exit",

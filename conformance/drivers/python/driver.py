@@ -43,8 +43,9 @@ def client_options(request: Job) -> dict[str, Any]:
     options = {"watchdog_lease": request["watchdog_ms"] / 1000}
     if request.get("kind", "reentrant") in ("reentrant", "fair"):
         options["reentrant"] = True
-    if "recheck_ms" in request:
-        options["recheck"] = request["recheck_ms"] / 1000
+    for name in ("recheck", "restart_delay"):
+        if f"{name}_ms" in request:
+            options[name] = request[f"{name}_ms"] / 1000
     same = ("fencing", "cluster_pubsub", "kind", "reentrant")
     return options | {name: request[name] for name in same if name in request}
 

@@ -372,8 +372,9 @@ impl Address {
             // The server counts whole seconds of its clock, so it may have run for almost one less.
             Some(runs) if runs > least => Ok(()),
             Some(runs) => Err(self.unused(format!(
-                "was started {runs:?} ago and may have lost its locks; it has a vote when it runs for {least:?} (the \
-                 option restart_delay)"
+                "was started {} s ago and may have lost its locks; it has a vote when it runs for {least:?} (the \
+                 option restart_delay)",
+                runs.as_secs()
             ))),
             None => Err(self.unused(
                 "does not tell how long it runs (INFO server), and may have lost its locks; set the option \

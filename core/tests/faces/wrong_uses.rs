@@ -48,6 +48,7 @@ async fn every_wrong_use_is_told_what_is_wrong_and_what_to_do() {
     let url = world.server.url();
     let server = format!("127.0.0.1:{}", world.server.port());
     urls(&mut told, &url);
+    soon("the quorum", quorums(&mut told)).await;
     soon("the servers", servers(&mut told, &server)).await;
     values(&mut told, &world.client);
     soon("the locks", locks(&mut told, &mut world)).await;
@@ -211,6 +212,61 @@ fn urls(told: &mut Told, url: &str) {
         told,
         "a Sentinel without the name of its service",
         Client::builder("redis+sentinel://h").build()
+    );
+    wrong!(
+        told,
+        "a quorum of an even number of servers",
+        Client::builder("redis+quorum://a,b").build()
+    );
+    wrong!(
+        told,
+        "a quorum that names a server twice",
+        Client::builder("redis+quorum://a,b,a").build()
+    );
+}
+
+/// Nobody connects to these servers.
+async fn quorums(told: &mut Told) {
+    let quorum = Client::builder("redis+quorum://a,b,c").build().unwrap();
+    let lock = quorum.lock("n").unwrap();
+    wrong!(
+        told,
+        "a lease in a quorum that outlives restart_delay",
+        lock.acquire_with(AcquireOptions::new().lease(Duration::from_secs(60)))
+            .await
+    );
+    wrong!(told, "a read-write lock of a quorum", quorum.rw_lock("n"));
+    wrong!(told, "a semaphore of a quorum", quorum.semaphore("n", 3));
+    wrong!(told, "a latch of a quorum", quorum.latch("n"));
+    wrong!(
+        told,
+        "a multi lock of a quorum",
+        quorum.multi_lock(["m", "n"])
+    );
+    wrong!(
+        told,
+        "fencing in a quorum",
+        quorum.lock_with("n", LockOptions::new().fencing(true))
+    );
+    wrong!(
+        told,
+        "a fair lock of a quorum",
+        quorum.lock_with("n", LockOptions::new().kind(Kind::Fair))
+    );
+    wrong!(
+        told,
+        "a question about a lock of a quorum",
+        lock.is_locked().await
+    );
+    wrong!(
+        told,
+        "a lock of a quorum that is forced",
+        lock.force_release().await
+    );
+    wrong!(
+        told,
+        "a token for a lock of a quorum",
+        lock.acquire_with(AcquireOptions::new().token("t")).await
     );
 }
 

@@ -65,10 +65,12 @@ public final class Driver {
         } catch (InterruptedException e) {
             reply = status("cancelled");
         } catch (Throwable e) {
-            // The cause is named in the text: old multi locks wrap it.
+            // The cause is named in the text: old multi locks wrap it. 3.27 stumbles over an error that a script gets from
+            // the server, and has a cause of its own in its place.
             String text = String.valueOf(e);
             boolean notOwner = text.contains("IllegalMonitorStateException");
-            reply = status(notOwner ? "not_owner" : text.contains("WRONGTYPE") ? "foreign_kind" : "error");
+            boolean foreign = text.contains("WRONGTYPE") || e.getCause() instanceof NullPointerException;
+            reply = status(notOwner ? "not_owner" : foreign ? "foreign_kind" : "error");
             reply.put("text", text);
         }
         RUNNING.remove(request.get("id"));
