@@ -347,7 +347,9 @@ def phases() -> list[Phase]:
             ],
             [
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
-                *on_wasm([*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm"]),
+                *on_wasm(
+                    [*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm", "wasm/topologies"]
+                ),
                 (
                     [
                         "scripts/on-version",
@@ -446,7 +448,7 @@ def phases() -> list[Phase]:
             shares="conformance",
             when="ci",
         ),
-        # The waiters of the module for WebAssembly, in every kind of lock. It has one server so far.
+        # The waiters of the module for WebAssembly, in every kind of lock.
         Phase(
             "wasm-redisson",
             [
@@ -458,7 +460,13 @@ def phases() -> list[Phase]:
                 "says scripts/build-wasm --can",
             ],
             [[build, "wasm"], [build, "node"]],
-            [([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance)],
+            [
+                (
+                    [*scenarios, "--topology", name, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"],
+                    conformance,
+                )
+                for name in ("single", "sentinel", "cluster")
+            ],
             shares="conformance",
             when="ci",
         ),

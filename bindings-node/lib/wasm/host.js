@@ -160,7 +160,7 @@ class Instance {
       opened: () => {
         if (!this.#sockets.has(conn)) return
         this.given.whole(this.#platform.random())
-        this.call('redlatch_opened', conn)
+        this.call('redlatch_opened', conn, this.now())
         this.settle()
       },
       received: (bytes) => {

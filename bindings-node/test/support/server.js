@@ -2,7 +2,7 @@
 // A Redis-compatible server of a test's own, and a plain connection to look at it from outside.
 
 const { spawn } = require('node:child_process')
-const { mkdtempSync, rmSync } = require('node:fs')
+const { mkdtempSync, rmSync, writeFileSync } = require('node:fs')
 const { once } = require('node:events')
 const net = require('node:net')
 const { tmpdir } = require('node:os')
@@ -26,23 +26,30 @@ async function freePort() {
 }
 
 class Server {
-  static async start({ port, args = [] } = {}) {
+  // `config`: lines of a file, for a Sentinel.
+  static async start({ port, args = [], config } = {}) {
     if (process.env.REDLATCH_LENDER) return LentServer.start(args)
     for (let attempt = 0; attempt < 20; attempt += 1) {
-      const server = new Server(port ?? (await freePort()), args)
+      const server = new Server(port ?? (await freePort()), args, config)
       if (await server.answers()) return server
     }
     throw new Error(`${program()} does not start; see REDLATCH_SERVER_BIN`)
   }
 
-  constructor(port, args) {
+  constructor(port, args, config) {
     this.port = port
     this.url = `redis://127.0.0.1:${port}`
     this.folder = mkdtempSync(join(tmpdir(), 'redlatch-node-'))
     this.socket = join(this.folder, 'socket')
     const fixed = ['--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', this.folder]
     const where = ['--port', `${port}`, '--unixsocket', this.socket]
-    this.child = spawn(program(), [...where, ...fixed, ...args], { stdio: 'ignore' })
+    let words = [...where, ...fixed, ...args]
+    if (config !== undefined) {
+      const file = join(this.folder, 'sentinel.conf')
+      writeFileSync(file, [`port ${port}`, `unixsocket ${this.socket}`, 'bind 127.0.0.1', `dir ${this.folder}`, ...config].join('\n'))
+      words = [file, '--sentinel']
+    }
+    this.child = spawn(program(), words, { stdio: 'ignore' })
     this.ended = once(this.child, 'exit')
   }
 
@@ -177,4 +184,4 @@ function parse(bytes, start) {
   }
 }
 
-module.exports = { Connection, Server }
+module.exports = { Connection, Server, freePort }

@@ -248,9 +248,7 @@ test('too few replicas are told', async () => {
 
 test('one that cannot be had yet is refused with the remedy', () => {
   const quorum = 'redis+quorum://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3'
-  for (const url of ['redis+cluster://127.0.0.1:1', 'redis+sentinel://127.0.0.1:1/main', quorum]) {
-    assert.throws(() => new Client(url), { kind: 'invalid_argument', message: /one server so far.*native/ })
-  }
+  assert.throws(() => new Client(quorum), { kind: 'invalid_argument', message: /no quorums so far.*native/ })
 })
 
 test('where npm installs no binary the program of the README runs on WebAssembly', async () => {
