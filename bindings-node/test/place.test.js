@@ -7,7 +7,7 @@ const { createClient } = require('@redis/client')
 const Redis = require('ioredis')
 const { AuthError, Client, InvalidArgumentError } = require('../index.js')
 const { urlOf } = require('../lib/place.js')
-const { Server, WINDOWS, freshName, shared, test } = require('./support/index.js')
+const { Server, WASM, WINDOWS, freshName, shared, test } = require('./support/index.js')
 
 const PASSWORD = 'p@ss:w/o%20rd #?'
 const SECRET = '735129'
@@ -129,4 +129,12 @@ test('the clients of ioredis and redis are refused with what to write', () => {
     assert.throws(() => new Client(client, {}), { message })
   }
   ioredis.disconnect() // it keeps timers, connected or not
+})
+
+test('a stream of the program is for the WebAssembly part', { skip: WASM && 'it is taken' }, () => {
+  assert.throws(() => new Client(context.url, { connect: () => {} }), (error) => {
+    assert.ok(error instanceof InvalidArgumentError)
+    assert.match(error.message, /connect is given.*REDLATCH_WASM=1/)
+    return true
+  })
 })

@@ -344,12 +344,14 @@ def phases() -> list[Phase]:
                 [build, "wasm"],
                 [build, "node"],
                 ["scripts/setup-versions", "workerd"],
+                ["scripts/setup-browser"],
             ],
             [
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
                 *on_wasm(
                     [*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm", "wasm/topologies"]
                 ),
+                (["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"], node),
                 (
                     [
                         "scripts/on-version",

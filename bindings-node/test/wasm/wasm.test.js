@@ -7,6 +7,7 @@ const { execFile, spawn } = require('node:child_process')
 const { once } = require('node:events')
 const { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
 const net = require('node:net')
+const { Duplex } = require('node:stream')
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
 const tls = require('node:tls')
@@ -244,6 +245,75 @@ test('too few replicas are told', async () => {
   const client = await Client.connect(context.url)
   await assert.rejects(client.lock(freshName(), { replicas: 1 }).acquire({ wait: 0 }), NotReplicatedError)
   await client.close()
+})
+
+// A stream of the program's own, which leads to the server of the tests.
+async function toServer() {
+  const socket = net.connect(context.server.port, '127.0.0.1')
+  await once(socket, 'connect')
+  return Duplex.toWeb(socket)
+}
+
+test('a stream of the program takes the place of a socket', async () => {
+  const asked = []
+  const connect = ({ signal, ...place }) => (asked.push([place, signal.aborted]), toServer())
+  const client = await Client.connect('rediss://db.internal:7000', { connect })
+  await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
+  await client.close()
+  assert.deepEqual(asked, [[{ host: 'db.internal', port: 7000, tls: true }, false]])
+})
+
+test('a stream that breaks is replaced, and its signal is aborted', async () => {
+  const opened = []
+  const connect = async ({ signal }) => {
+    const stream = await toServer()
+    opened.push({ signal, stream })
+    return stream
+  }
+  const client = await Client.connect('redis://h', { connect })
+  await context.redis.send('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')
+  await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
+  assert.ok(opened.length >= 2 && opened[0].signal.aborted)
+  await client.close()
+  assert.ok(opened.at(-1).signal.aborted)
+})
+
+test('a stream that brings views of bytes serves, and one that brings text is told', async () => {
+  const through = (change) => async () => {
+    const { readable, writable } = await toServer()
+    return { readable: readable.pipeThrough(new TransformStream({ transform: (chunk, to) => to.enqueue(change(chunk)) })), writable }
+  }
+  const copies = [(chunk) => chunk.buffer.slice(chunk.byteOffset, chunk.byteOffset + chunk.length), (chunk) => new DataView(chunk.buffer, chunk.byteOffset, chunk.length)]
+  for (const change of copies) {
+    const client = await Client.connect('redis://h', { connect: through(change) })
+    await client.close()
+  }
+  await assert.rejects(Client.connect('redis://h', { connect: through(String) }), { name: 'UnavailableError', message: /other than bytes/ })
+})
+
+test('what connect cannot be is told', async () => {
+  const named = (name, message) => ({ name, message })
+  assert.throws(() => new Client('redis://h', { connect: 5 }), named('InvalidArgumentError', /connect is 5; give it a function/))
+  const ca = join(PACKAGE, '../core/tests/tls/ca.pem')
+  assert.throws(() => new Client('rediss://h', { connect: toServer, tlsCa: ca }), named('InvalidArgumentError', /tlsCa is given, and connect is, too/))
+  for (const connect of [() => ({}), async () => null]) {
+    await assert.rejects(Client.connect('redis://h', { connect }), named('UnavailableError', /connect gave no stream/))
+  }
+  const refuse = () => {
+    throw new Error('no way there')
+  }
+  await assert.rejects(Client.connect('redis://h', { connect: refuse }), named('UnavailableError', /no way there/))
+  // One that never opens is given up with its attempt.
+  let given
+  const silent = ({ signal }) => ((given = signal), new Promise(() => {}))
+  await assert.rejects(Client.connect('redis://h', { connect: silent, connectTimeout: 100 }), named('UnavailableError', /no answer from h:6379/))
+  assert.equal(given.aborted, true)
+})
+
+test('a file for browsers is replaced where Node.js takes it', async () => {
+  const program = `require(${JSON.stringify(PACKAGE)}).Client.connect().then((client) => client.close()).then(() => console.log('closed'))`
+  const { stdout, stderr } = await runNode(['--conditions=browser', '-e', program], { REDLATCH_URL: context.url })
+  assert.equal(stdout, 'closed\n', stderr)
 })
 
 test('one that cannot be had yet is refused with the remedy', () => {
