@@ -1,5 +1,5 @@
 'use strict'
-// What the package needs of its runtime. In a browser lib/browser/host.js takes its place.
+// All that the package needs of Node.js. In a browser lib/browser/host.js takes its place.
 
 const { AsyncLocalStorage } = require('node:async_hooks')
 const diagnostics = require('node:diagnostics_channel')

@@ -102,7 +102,7 @@ test('what is no place is refused, by its name and with the remedy', () => {
     [[{ host: 'h', password: `${SECRET}\ud800` }], /^password has half of a surrogate pair at index 6; /],
     [[{ path: '/s', host: 'h' }], /^host and path are given; /],
     ...[`s?pass=${SECRET}`, `redis://:${SECRET}@h`].map((path) => [[{ path }], /^path does not begin with \/; give the whole path of the socket$/]),
-    [[{ zzz: 1 }], /"zzz" is no option of a client; there are .*connectTimeout.*, host, port, path, db, tls, username, password$/],
+    [[{ zzz: 1 }], /"zzz" is no option of a client; there are .*connectTimeout.*, host, port, path, db, tls, username, password, connect$/],
   ]
   const before_ = process.env.REDLATCH_URL
   delete process.env.REDLATCH_URL

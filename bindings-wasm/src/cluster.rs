@@ -1,5 +1,4 @@
-//! The connections to the nodes of a Redis Cluster. What they mean is decided in
-//! `redlatch_proto::cluster`.
+//! The connections to the nodes of a Redis Cluster. `redlatch_proto::cluster` decides about them.
 
 use std::rc::Rc;
 

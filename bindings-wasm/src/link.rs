@@ -101,7 +101,7 @@ struct Live {
     out: Vec<u8>,
 }
 
-/// What a connection that is up reports to.
+/// Receives the reports of a connection that is up.
 struct Told<'a> {
     wanted: &'a Wanted,
     answers: &'a mut Vec<(u64, Result<Value, Error>)>,

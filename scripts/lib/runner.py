@@ -351,7 +351,10 @@ def phases() -> list[Phase]:
                 *on_wasm(
                     [*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm", "wasm/topologies"]
                 ),
-                (["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"], node),
+                (
+                    ["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"],
+                    node,
+                ),
                 (
                     [
                         "scripts/on-version",

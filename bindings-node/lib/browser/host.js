@@ -1,5 +1,5 @@
 'use strict'
-// What lib/host.js has of Node.js, as far as a browser has it or the package needs it.
+// Takes the place of lib/host.js in a browser: all that the package needs of Node.js.
 
 const { inNode } = require('./elsewhere.js')
 

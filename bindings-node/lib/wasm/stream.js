@@ -4,7 +4,7 @@
 
 const nothing = () => {}
 
-// What a stream brings, as bytes; undefined for anything else.
+// A chunk of a stream as bytes; undefined for anything else.
 function bytesOf(chunk) {
   if (chunk instanceof Uint8Array) return chunk
   if (chunk instanceof ArrayBuffer) return new Uint8Array(chunk)

@@ -1,5 +1,5 @@
-//! The connections to the nodes of a Redis Cluster: one link per node. What they mean is decided in
-//! `redlatch_proto::cluster`.
+//! The connections to the nodes of a Redis Cluster: one link per node. `redlatch_proto::cluster`
+//! decides about them.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
