@@ -550,6 +550,10 @@ impl Link {
             news.events.push(connecting::unsubscribed(&error));
         }
     }
+        self.next_turn(now, io);
+    }
+
+    fn next_turn(&mut self, now: Moment, io: &mut Io<'_>) {
 
     fn down(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
         let State::Up(live) = std::mem::replace(&mut self.state, State::Off) else {
@@ -564,7 +568,7 @@ impl Link {
         }
         self.backoff.ended(live.since.until(now));
         live.traffic.broken(news);
-        self.failed(now, error, io, news);
+        self.next_turn(now, io);
     }
 
     /// Leaves the server, because it is no longer the one that is wanted.
@@ -574,6 +578,8 @@ impl Link {
             State::Connecting(_) | State::Resting(_) => self.connect(now, io),
             State::Off => {}
         }
+        // The engine takes the outcomes of calls for those of a connection that is down.
+        self.tell_down(error, news);
     }
 
     /// Waits before the next attempt to connect, or begins it at once.
