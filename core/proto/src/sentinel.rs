@@ -129,6 +129,8 @@ impl Search {
 pub fn primary_of(addr: &str, answer: &Value) -> Result<Option<Host>> {
     let text = |value: &Value| match value {
         Value::BulkString(text) => String::from_utf8(text.clone()).ok(),
+        Value::SimpleString(text) => Some(text.clone()),
+        Value::Int(number) => Some(number.to_string()),
         _ => None,
     };
     let host = match answer {
@@ -231,6 +233,10 @@ mod tests {
     fn answers_are_read() {
         let named = |answer: Value| primary_of("s:1", &answer).map_err(|error| error.kind());
         let place = Value::Array(vec![text("10.0.0.7"), text("6379")]);
+        assert_eq!(named(place), Ok(Some(host("10.0.0.7"))));
+        // Sentinels behind a proxy or of another make.
+        let word = Value::SimpleString("10.0.0.7".to_owned());
+        let place = Value::Array(vec![word, Value::Int(6379)]);
         assert_eq!(named(place), Ok(Some(host("10.0.0.7"))));
         assert_eq!(named(Value::Nil), Ok(None));
         for odd in [
