@@ -85,7 +85,7 @@ pub trait Nodes {
     /// The same, on connections that are made for it.
     fn ask_hosts(&mut self, now: Moment, hosts: &[Host]);
 
-    /// No answer counts any more.
+    /// No answer counts any more. None of them is told by [`Cluster::take_answer`].
     fn stop_asking(&mut self);
 
     /// A random number, to spread what many clients do at once.
@@ -361,6 +361,10 @@ impl Cluster {
     /// Forgets nodes that have no slot and no call. A connected node is kept for
     /// [`tuning::CLUSTER_NODE_LINGER`] after its last call.
     fn forget_nodes(&mut self, now: Moment, nodes: &mut impl Nodes) {
+        // Each of them may have to answer.
+        if self.is_asking() {
+            return;
+        }
         let (routed, held) = (&self.routed, &self.held);
         self.nodes.retain(|Node { id, used, .. }| {
             let waits = held.iter().any(|held| held.node == *id) || nodes.is_busy(*id);
@@ -639,6 +643,8 @@ mod tests {
         publish: Publish,
         sent: Vec<(LinkId, CallId, bool)>,
         asked: Vec<String>,
+        /// Answers count.
+        asking: bool,
         channels: Vec<(Option<LinkId>, Name)>,
     }
 
@@ -676,14 +682,18 @@ mod tests {
 
         fn ask_nodes(&mut self, _: Moment, nodes: &[LinkId]) {
             self.asked.push(format!("nodes {nodes:?}"));
+            self.asking = true;
         }
 
         fn ask_hosts(&mut self, _: Moment, hosts: &[Host]) {
             let ports: Vec<u16> = hosts.iter().map(|host| host.port).collect();
             self.asked.push(format!("hosts {ports:?}"));
+            self.asking = true;
         }
 
-        fn stop_asking(&mut self) {}
+        fn stop_asking(&mut self) {
+            self.asking = false;
+        }
 
         fn random(&mut self) -> u32 {
             0
@@ -875,8 +885,9 @@ mod tests {
         };
         rig.turn(0, News::default());
         rig.answer(1, Err(error("first")));
-        assert!(rig.told().is_empty());
+        assert!(rig.told().is_empty() && rig.nodes.asking);
         rig.answer(1, Err(error("second")));
+        assert!(!rig.nodes.asking);
         let [Input::Down(STANDALONE, told)] = rig.news.inputs.as_slice() else {
             panic!("{:?}", rig.told());
         };
@@ -886,8 +897,10 @@ mod tests {
         rig.turn(2, News::default());
         assert_eq!(rig.nodes.asked.len(), 2);
         rig.answer(3, Err(error("third")));
+        assert!(rig.nodes.asking);
         rig.answer(3, Ok(halves()));
         assert_eq!(rig.told(), ["routes"]);
+        assert!(!rig.nodes.asking);
         // It comes too late.
         rig.answer(4, Err(error("fourth")));
         assert!(rig.told().is_empty());
@@ -902,6 +915,9 @@ mod tests {
         };
         rig.turn(0, News::default());
         assert_eq!(rig.cluster.next_wake(), Some(at(1000)));
+        let (cluster, nodes, news) = (&mut rig.cluster, &mut rig.nodes, &mut rig.news);
+        cluster.wake(at(1000), nodes, news);
+        assert!(!rig.nodes.asking);
         rig.turn(1000, News::default());
         assert_eq!(rig.told(), ["down 0"]);
         assert_eq!(rig.nodes.asked.len(), 2);
@@ -949,6 +965,27 @@ mod tests {
         assert_eq!(rig.nodes.known.len(), 2);
         rig.nodes.up.retain(|id| *id == 1);
         rig.turn(23, News::default());
+        assert_eq!(rig.nodes.known, [(1, 1)]);
+    }
+
+    #[test]
+    fn no_node_is_forgotten_while_the_map_is_asked_for() {
+        let mut rig = Rig::new();
+        let all = Range {
+            last: 16383,
+            ..halves().swap_remove(0)
+        };
+        rig.answer(3, Ok(halves()));
+        // Node 2 has lingered long enough.
+        let now = 100_000;
+        rig.cluster.stale = Some(None);
+        rig.turn(now, News::default());
+        rig.answer(now, Ok(vec![all.clone()]));
+        rig.cluster.stale = Some(None);
+        rig.turn(now, News::default());
+        assert_eq!((rig.nodes.asking, rig.nodes.known.len()), (true, 2));
+        rig.answer(now, Ok(vec![all]));
+        rig.turn(now, News::default());
         assert_eq!(rig.nodes.known, [(1, 1)]);
     }
 
