@@ -34,8 +34,6 @@ struct Links {
     classic: Subscriptions,
     /// Connections that are made to ask for the map, with their places.
     questions: Vec<(Attempt, Host)>,
-    /// The number of the question for the map. Answers to an older one do not count.
-    round: u64,
 }
 
 struct Node {
@@ -56,7 +54,6 @@ impl Cluster {
                 nodes: Vec::new(),
                 classic: Subscriptions::new(addresses, Purpose::Channels, manner),
                 questions: Vec::new(),
-                round: 0,
                 server,
             },
             news: News::default(),
@@ -207,10 +204,8 @@ impl Links {
     fn take_answers(&mut self) -> Vec<(Host, Result<redlatch_proto::value::Value>)> {
         let mut taken = Vec::new();
         for node in &mut self.nodes {
-            for (round, answer) in node.connections.plain.answers.drain(..) {
-                if round == self.round {
-                    taken.push((node.place.clone(), answer));
-                }
+            for answer in node.connections.plain.answers.drain(..) {
+                taken.push((node.place.clone(), answer));
             }
         }
         taken
@@ -302,14 +297,13 @@ impl Nodes for Reach<'_, '_> {
     fn follow(&mut self, now: Moment, nodes: &[Host]) {
         let servers = nodes.iter().map(|place| self.links.server.at(place));
         let servers = servers.collect();
-        self.links.classic.link.follow(now, servers, self.io);
+        self.links.classic.follow(now, servers, self.io);
     }
 
     fn ask_nodes(&mut self, _: Moment, nodes: &[LinkId]) {
-        let round = self.links.round;
         for id in nodes {
             if let Some(node) = self.node(*id) {
-                node.connections.plain.ask(round, &cluster::MAP);
+                node.connections.plain.ask(&cluster::MAP);
             }
         }
     }
@@ -323,7 +317,9 @@ impl Nodes for Reach<'_, '_> {
     }
 
     fn stop_asking(&mut self) {
-        self.links.round += 1;
+        for node in &mut self.links.nodes {
+            node.connections.plain.stop_asking();
+        }
         for (attempt, _) in self.links.questions.drain(..) {
             self.io.close(attempt.conn);
         }

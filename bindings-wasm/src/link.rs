@@ -56,8 +56,8 @@ pub(crate) struct Link {
     evicts: Option<String>,
     /// An event has told that no messages come.
     silenced: bool,
-    /// Answers to questions, by the numbers of these.
-    pub(crate) answers: Vec<(u64, Result<Value, Error>)>,
+    /// Answers to questions.
+    pub(crate) answers: Vec<Result<Value, Error>>,
     /// The texts of messages, where they are of interest.
     pub(crate) payloads: Option<Vec<String>>,
 }
@@ -104,7 +104,7 @@ struct Live {
 /// Receives the reports of a connection that is up.
 struct Told<'a> {
     wanted: &'a Wanted,
-    answers: &'a mut Vec<(u64, Result<Value, Error>)>,
+    answers: &'a mut Vec<Result<Value, Error>>,
     payloads: &'a mut Option<Vec<String>>,
     news: &'a mut News,
 }
@@ -115,8 +115,8 @@ enum Expected {
     },
     FollowUp,
     /// The reply is of no interest.
-    Asking,
-    Question(u64),
+    Nothing,
+    Question,
     Subscribed(String, Option<Name>, Moment),
     Unsubscribed(String, Moment),
     Pong(Moment),
@@ -229,16 +229,28 @@ impl Link {
         }
     }
 
-    /// Asks the server something else. The answer comes with this number.
-    pub(crate) fn ask(&mut self, number: u64, words: &[&str]) {
+    /// Asks the server something else.
+    pub(crate) fn ask(&mut self, words: &[&str]) {
         if let Some(live) = self.live() {
             write_command(&mut live.out, words);
-            live.expected.push_back(Expected::Question(number));
+            live.expected.push_back(Expected::Question);
         }
     }
 
-    /// Leads to one of these servers from now on.
-    pub(crate) fn follow(&mut self, now: Moment, servers: Vec<Rc<Server>>, io: &mut Io<'_>) {
+    /// The answers to questions are of no interest any more.
+    pub(crate) fn stop_asking(&mut self) {
+        self.answers.clear();
+        if let Some(live) = self.live() {
+            for expected in &mut live.expected {
+                if let Expected::Question = expected {
+                    *expected = Expected::Nothing;
+                }
+            }
+        }
+    }
+
+    /// Leads to one of these servers from now on. A connection to another one ends.
+    pub(crate) fn follow(&mut self, servers: Vec<Rc<Server>>, io: &mut Io<'_>) {
         let Target::Any(before) = &self.target else {
             return;
         };
@@ -247,10 +259,9 @@ impl Link {
         self.target = Target::Any(servers);
         if let Some(turn) = own {
             self.turn = turn;
-        } else if !matches!(self.state, State::Off) {
+        } else {
             self.end(io);
             self.backoff = Backoff::default();
-            self.rest(now, io);
         }
     }
 
@@ -539,6 +550,10 @@ impl Link {
 
     fn failed(&mut self, now: Moment, error: Error, io: &mut Io<'_>, news: &mut News) {
         self.tell_down(error, news);
+        self.next_turn(now, io);
+    }
+
+    fn next_turn(&mut self, now: Moment, io: &mut Io<'_>) {
         self.turn = self.turn.wrapping_add(1);
         self.rest(now, io);
     }
@@ -550,10 +565,6 @@ impl Link {
             news.events.push(connecting::unsubscribed(&error));
         }
     }
-        self.next_turn(now, io);
-    }
-
-    fn next_turn(&mut self, now: Moment, io: &mut Io<'_>) {
 
     fn down(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
         let State::Up(live) = std::mem::replace(&mut self.state, State::Off) else {
@@ -562,11 +573,13 @@ impl Link {
         io.close(live.conn);
         let error = connecting::broken(&live.server.shown(), why);
         for expected in &live.expected {
-            if let Expected::Question(number) = expected {
-                self.answers.push((*number, Err(error.clone())));
+            if let Expected::Question = expected {
+                self.answers.push(Err(error.clone()));
             }
         }
         self.backoff.ended(live.since.until(now));
+        // The engine takes the outcomes of calls for those of a connection that is down.
+        self.tell_down(error, news);
         live.traffic.broken(news);
         self.next_turn(now, io);
     }
@@ -578,8 +591,6 @@ impl Link {
             State::Connecting(_) | State::Resting(_) => self.connect(now, io),
             State::Off => {}
         }
-        // The engine takes the outcomes of calls for those of a connection that is down.
-        self.tell_down(error, news);
     }
 
     /// Waits before the next attempt to connect, or begins it at once.
@@ -698,13 +709,13 @@ impl Live {
                 let both = Value::Array(vec![answer, value]);
                 return Ok(self.traffic.replied(now, both, told.news));
             }
-            Some(Expected::Question(number)) => {
+            Some(Expected::Question) => {
                 self.traffic.heard(now);
                 let answer = match value {
                     Value::ServerError(error) => Err(self.server.refused(&error)),
                     value => Ok(value),
                 };
-                told.answers.push((number, answer));
+                told.answers.push(answer);
             }
             Some(Expected::Subscribed(channel, of, _)) => {
                 self.heard = now;
@@ -716,7 +727,7 @@ impl Live {
                 confirmed(&channel, of.as_ref(), error.as_ref(), told);
             }
             Some(Expected::Unsubscribed(..) | Expected::Pong(_)) => self.heard = now,
-            Some(Expected::Asking) | None => {}
+            Some(Expected::Nothing) | None => {}
         }
         Ok(false)
     }
@@ -801,7 +812,7 @@ impl Live {
             }
             if sendings.iter().any(|sending| sending.asking) {
                 write_command(&mut self.out, &["ASKING"]);
-                self.expected.push_back(Expected::Asking);
+                self.expected.push_back(Expected::Nothing);
             }
             self.out.extend_from_slice(&command_bytes);
             let follow_up = match sendings {

@@ -118,9 +118,7 @@ impl One {
             return;
         };
         if !plain.pushes() {
-            let servers = vec![server.clone()];
-            subscriptions.link.follow(now, servers, io);
-            return subscriptions.keep(now, io);
+            return subscriptions.follow(now, vec![server.clone()], io);
         }
         subscriptions.link.end(io);
         if self.subscribed != plain.generation {

@@ -67,6 +67,12 @@ impl Subscriptions {
         }
     }
 
+    /// Listens at one of these servers from now on.
+    pub(crate) fn follow(&mut self, now: Moment, servers: Vec<Rc<Server>>, io: &mut Io<'_>) {
+        self.link.follow(servers, io);
+        self.keep(now, io);
+    }
+
     /// Connects if a channel is wanted, and subscribes on a new connection.
     pub(crate) fn keep(&mut self, now: Moment, io: &mut Io<'_>) {
         if !self.wanted.is_empty() {
