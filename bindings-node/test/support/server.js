@@ -70,6 +70,11 @@ class Server {
     return false
   }
 
+  // Keeps its connections and answers nothing any more.
+  hang() {
+    this.child.kill('SIGSTOP')
+  }
+
   async stop() {
     this.child.kill('SIGKILL')
     await this.ended
@@ -184,4 +189,28 @@ function parse(bytes, start) {
   }
 }
 
-module.exports = { Connection, Server, freePort }
+// Takes connections and never answers. `met` counts them, `sockets` are those that are open.
+class Silent {
+  static async start() {
+    const silent = new Silent()
+    silent.listener = net.createServer((socket) => {
+      silent.sockets.add(socket)
+      silent.met += 1
+      socket.on('error', () => {}).on('close', () => silent.sockets.delete(socket))
+      socket.resume()
+    })
+    await once(silent.listener.listen(0, '127.0.0.1'), 'listening')
+    silent.port = silent.listener.address().port
+    return silent
+  }
+
+  sockets = new Set()
+  met = 0
+
+  stop() {
+    this.listener.close()
+    for (const socket of this.sockets) socket.destroy()
+  }
+}
+
+module.exports = { Connection, Server, Silent, freePort }

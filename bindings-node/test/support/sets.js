@@ -51,8 +51,9 @@ class Many {
 }
 
 // A primary, a replica, and three sentinels that watch them. `password` and `guard`: those of the servers and of the sentinels.
+// `downAfter`: after how many milliseconds of silence they give a server up.
 class SentinelSet extends Many {
-  static async start({ password, guard } = {}) {
+  static async start({ password, guard, downAfter = 5000 } = {}) {
     const set = new SentinelSet()
     const secret = password === undefined ? [] : ['--requirepass', password, '--masterauth', password]
     const args = ['--repl-diskless-sync-delay', '0', ...secret]
@@ -62,7 +63,7 @@ class SentinelSet extends Many {
     await until(async () => (await set.looks[1].send('INFO', 'replication')).includes('master_link_status:up'))
     const watch = [
       `sentinel monitor ${SERVICE} 127.0.0.1 ${port} 2`,
-      `sentinel down-after-milliseconds ${SERVICE} 5000`,
+      `sentinel down-after-milliseconds ${SERVICE} ${downAfter}`,
       `sentinel failover-timeout ${SERVICE} 10000`,
     ]
     if (password !== undefined) watch.push(`sentinel auth-pass ${SERVICE} ${password}`)

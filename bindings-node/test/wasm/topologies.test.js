@@ -3,8 +3,16 @@
 
 const assert = require('node:assert/strict')
 const { after, before, describe } = require('node:test')
-const { AuthError, Client, InvalidArgumentError, NameNotClusterableError, UnavailableError } = require('../../index.js')
+const {
+  AuthError,
+  Client,
+  InvalidArgumentError,
+  NameNotClusterableError,
+  NotReplicatedError,
+  UnavailableError,
+} = require('../../index.js')
 const { freshName, test, until } = require('../support/index.js')
+const { Server, Silent } = require('../support/server.js')
 const { Cluster, SentinelSet } = require('../support/sets.js')
 
 // A waiter that only a message wakes. `meanwhile` is done while it waits.
@@ -38,10 +46,15 @@ describe('Sentinel', () => {
   }
 
   test('a sentinel that is down or silent costs nothing', async () => {
-    const url = set.url.replace('@', '@127.0.0.1:1,')
-    const client = await Client.connect(url)
+    const silent = await Silent.start()
+    const url = set.url.replace('@', `@127.0.0.1:${silent.port},127.0.0.1:1,`)
+    // Nothing ends the wait for the silent one in the time of this test.
+    const client = await Client.connect(url, { connectTimeout: 300_000 })
     await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
+    assert.ok(silent.met >= 1)
     await client.close()
+    await until(() => silent.sockets.size === 0)
+    silent.stop()
   })
 
   test('a wrong service, a wrong password, and sentinels that are not there are told', async () => {
@@ -86,6 +99,29 @@ describe('Sentinel', () => {
     await hold.release()
     await (await waiting).release()
     await Promise.all([holder.close(), waiter.close()])
+  })
+
+  test('a primary that hangs is left', async () => {
+    const hanging = await SentinelSet.start({ downAfter: 1000 })
+    // What is told when the connection goes shows that it is the announcement which ends it.
+    const told = []
+    const waiter = await Client.connect(hanging.url, { recheck: 3_600_000, tracking: false })
+    waiter.on('event', ({ kind, text }) => kind === 'disconnected' && told.push(text))
+    const holder = await Client.connect(hanging.url)
+    const name = freshName()
+    const hold = await holder.lock(name, { replicas: 1, lease: 600_000 }).acquire()
+    const waiting = waiter.lock(name).acquire()
+    const [first, second] = hanging.looks
+    const listened = async (look) => (await look.send('PUBSUB', 'CHANNELS', 'redisson_*')).length === 1
+    await until(() => listened(first))
+    hanging.servers[0].hang()
+    await until(async () => (await second.send('ROLE'))[0] === 'master')
+    await until(() => listened(second))
+    assert.match(told.join(), /leads to a primary that was replaced/)
+    await hold.release()
+    await (await waiting).release()
+    await Promise.all([holder.close(), waiter.close()])
+    await hanging.stop()
   })
 })
 
@@ -153,12 +189,31 @@ describe('Cluster', () => {
     await assert.rejects(client.lock('a{b', { fencing: true }).acquire(), NameNotClusterableError)
     await client.close()
     await assert.rejects(Client.connect('redis+cluster://127.0.0.1:1'), UnavailableError)
+    const alone = await Server.start()
+    await assert.rejects(Client.connect(`redis+cluster://127.0.0.1:${alone.port}`), (error) => {
+      assert.match(error.message, /cluster/)
+      return true
+    })
+    await alone.stop()
+  })
+
+  test('a seed that is silent costs nothing and is left', async () => {
+    const silent = await Silent.start()
+    const client = await Client.connect(cluster.url.replace('//', `//127.0.0.1:${silent.port},`), { connectTimeout: 300_000 })
+    await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
+    assert.ok(silent.met >= 1)
+    await until(() => silent.sockets.size === 0)
+    await client.close()
+    silent.stop()
   })
 
   test('a lock waits for the replica of its node', async () => {
     const client = await Client.connect(cluster.url)
-    const hold = await client.lock(await cluster.nameAt(0, freshName()), { replicas: 1 }).acquire()
+    const name = await cluster.nameAt(0, freshName())
+    const hold = await client.lock(name, { replicas: 1 }).acquire()
+    assert.equal(await cluster.looks[3].send('EXISTS', name).catch(() => 1), 1)
     await hold.release()
+    await assert.rejects(client.lock(name, { replicas: 2 }).acquire({ wait: 0 }), NotReplicatedError)
     await client.close()
   })
 

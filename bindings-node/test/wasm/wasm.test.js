@@ -278,6 +278,24 @@ test('a stream that breaks is replaced, and its signal is aborted', async () => 
   assert.ok(opened.at(-1).signal.aborted)
 })
 
+test('calls that a lost connection did not take are made on the next one', async () => {
+  const opened = []
+  const connect = async () => {
+    const { readable, writable } = await toServer()
+    const cuttable = new TransformStream({ start: (controller) => opened.push(controller) })
+    return { readable: readable.pipeThrough(cuttable), writable }
+  }
+  const client = await Client.connect('redis://h', { connect })
+  // More than may be under way at once.
+  const asked = Array.from({ length: 1000 }, () => client.lock(freshName()).isLocked())
+  await Promise.resolve() // now as many as may be are written, and no answer is read
+  await Promise.resolve()
+  opened[0].error(new Error('cut'))
+  assert.deepEqual(new Set(await Promise.all(asked)), new Set([false]))
+  assert.equal(client.stats().connects, 2)
+  await client.close()
+})
+
 test('a stream that brings views of bytes serves, and one that brings text is told', async () => {
   const through = (change) => async () => {
     const { readable, writable } = await toServer()
