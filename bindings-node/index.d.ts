@@ -76,8 +76,32 @@ export interface Place {
   password?: string | null
 }
 
+/** The server that a stream is wanted for. */
+export interface StreamTarget {
+  host?: string
+  port?: number
+  /** The path of a Unix socket, in place of a host. */
+  path?: string
+  /** Whether the URL asks for encryption (`rediss://`). The stream has to bring it. */
+  tls: boolean
+  /** Aborted when the stream is not wanted any more. */
+  signal: AbortSignal
+}
+
+/** A connection to a server: two Web Streams of bytes, as WebTransport, WebSocketStream and the sockets of Cloudflare have them. */
+export interface ServerStream {
+  readable: ReadableStream<Uint8Array | ArrayBuffer>
+  writable: WritableStream<Uint8Array>
+}
+
+/** How connections are made, if not by sockets. */
+export interface StreamOptions {
+  /** Opens a connection. For the WebAssembly part: a browser has no other way. Default: the sockets of the runtime. */
+  connect?: ((server: StreamTarget) => ServerStream | Promise<ServerStream>) | null
+}
+
 /** Options of a client. `null` means the default. */
-export interface ClientOptions extends LockDefaults, Place {
+export interface ClientOptions extends LockDefaults, Place, StreamOptions {
   /** How long one attempt to connect may take, log-in included. Default: 5 s. */
   connectTimeout?: Time | null
   /** The longest time between two tries of a waiter, should every wake-up be lost. Default: 5 s. */

@@ -23,8 +23,8 @@ def build(wanted: list[str], topology: str = "single", *, long: bool = False) ->
     sides: dict[str, Callable[[], Side]] = ours() | redissons(all_kinds=long or bool(wanted))
     if topology == "single":  # the others are told of one server
         sides |= others()
-        if wanted:
-            sides["wasm"] = wasm
+    if wanted:
+        sides["wasm"] = wasm
     if unknown := [word for word in wanted if not any(name.startswith(word) for name in sides)]:
         sys.exit(f"no driver for {topology} is named {', '.join(unknown)}; there are {', '.join(sides)}")
     return [make() for name, make in sides.items() if not wanted or any(map(name.startswith, wanted))]

@@ -6,7 +6,7 @@ import build
 import pytest
 
 
-@pytest.mark.parametrize(("name", "topology"), [("wasm", "cluster"), ("wsam", "single")])
+@pytest.mark.parametrize(("name", "topology"), [("redlock", "cluster"), ("wsam", "single")])
 def test_unknown_driver_is_refused_by_name(name: str, topology: str) -> None:
     with pytest.raises(SystemExit, match=f"no driver for {topology} is named {name}; there are rust, "):
         build.build([name], topology)

@@ -1,7 +1,7 @@
 'use strict'
 // The promises that wait for the native part. One of these per environment: the main thread, each worker.
 
-const { addAbortListener } = require('node:events')
+const { addAbortListener, process } = require('#host')
 const native = require('#native')
 const { errorFrom, keptAsGiven, unwrap } = require('./errors.js').internal
 const { Table } = require('./table.js')

@@ -1,7 +1,7 @@
 'use strict'
 // The channels of node:diagnostics_channel, and whether anybody listens to one.
 
-const diagnostics = require('node:diagnostics_channel')
+const { diagnostics } = require('#host')
 
 // In Cloudflare Workers hasSubscribers is a method.
 function isListenedTo(channel) {

@@ -1,7 +1,5 @@
 'use strict'
-const { EventEmitter } = require('node:events')
-const { inspect } = require('node:util')
-const { isMainThread } = require('node:worker_threads')
+const { EventEmitter, inspect, isMainThread, process } = require('#host')
 const { InvalidArgumentError, UnavailableError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock, MultiLock, RwLock, Semaphore, anonymous, partOf } = require('./lock.js')
@@ -52,11 +50,18 @@ class Client extends EventEmitter {
   #made(url, options) {
     refuseClient(url)
     if (options === undefined && typeof url === 'object' && url !== null) [url, options] = [undefined, url]
-    const { own, names, values } = split(options, PLACE)
+    const { own, names, values } = split(options, [...PLACE, 'connect'])
+    const { connect } = own
+    if (isGiven(connect) && typeof connect !== 'function') {
+      throw new InvalidArgumentError(`connect is ${shown(connect)}; give it a function that returns { readable, writable }`)
+    }
+    if (isGiven(connect) && !border.isWasm) {
+      throw new InvalidArgumentError('connect is given, and the native part has sockets of its own; leave it out, or set REDLATCH_WASM=1 for the WebAssembly part')
+    }
     if (isGiven(url)) text('the URL', url)
     // A worker thread has an environment of its own, which the core cannot see.
     else if (!isGiven(own.host) && !isGiven(own.path)) url = process.env.REDLATCH_URL || undefined
-    return unwrap(border.client(urlOf(url ?? undefined, own), names, values), PLACE)
+    return unwrap(border.client(urlOf(url ?? undefined, own), names, values, connect ?? undefined), [...PLACE, 'connect'])
   }
 
   static async connect(url, options) {

@@ -1,7 +1,7 @@
 'use strict'
 // Plain semaphores and count-down latches: numbers without owners.
 
-const { inspect } = require('node:util')
+const { inspect } = require('#host')
 const { InvalidArgumentError, LockTimeoutError, internal } = require('./errors.js')
 const { reasonOf, resultOf } = require('./border.js')
 const { checkSignal, during } = require('./lock.js')

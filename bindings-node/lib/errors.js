@@ -1,6 +1,7 @@
 'use strict'
 // The error classes, made from the core's table.
 
+const { process } = require('#host')
 const native = require('#native')
 
 const isOf = (errorClass, value) => Function.prototype[Symbol.hasInstance].call(errorClass, value)
@@ -80,7 +81,7 @@ function calledFrom(above, error, owner) {
     error.message = on(owner, error.message)
     error.lockName = owner.name
   }
-  if (tracesWaits) Error.captureStackTrace(error, above)
+  if (tracesWaits) Error.captureStackTrace?.(error, above)
   return error
 }
 

@@ -1,9 +1,5 @@
 'use strict'
-const { AsyncLocalStorage } = require('node:async_hooks')
-const { setMaxListeners } = require('node:events')
-// Not the global one: what tests and browsers put in its place may have no unref(), or never fire.
-const { setTimeout } = require('node:timers')
-const { inspect } = require('node:util')
+const { AsyncLocalStorage, inspect, process, setMaxListeners, setTimeout } = require('#host')
 const { LockLostError, internal } = require('./errors.js')
 const { Failed, answerTo, border, isPerRequest, release, resultOf, whenLost } = require('./border.js')
 const { isListenedTo, releasing } = require('./channels.js')

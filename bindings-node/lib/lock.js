@@ -1,6 +1,5 @@
 'use strict'
-const { AsyncLocalStorage } = require('node:async_hooks')
-const { inspect } = require('node:util')
+const { AsyncLocalStorage, hasContexts, inspect } = require('#host')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { answerTo, border, numberOf, reasonOf, resultOf, valueOf } = require('./border.js')
 const { acquiring, isListenedTo } = require('./channels.js')
@@ -36,6 +35,9 @@ class Family {
     this.locks = locks
     this.acquire = locks.acquire() // without options, or with how long to wait
     this.context = flag('context', context)
+    if (this.context && !hasContexts) {
+      throw new InvalidArgumentError('context is true, and a browser does not know which calls belong together; leave it out, and give key or hold')
+    }
   }
 }
 

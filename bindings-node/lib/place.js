@@ -1,7 +1,7 @@
 'use strict'
 // Where the server is, said by options as in other clients of Redis instead of by a URL; the core reads URLs only.
 
-const { isIPv6 } = require('node:net')
+const { isIPv6 } = require('#host')
 const { InvalidArgumentError } = require('./errors.js')
 const { isGiven, shown, text, typeOf } = require('./options.js')
 

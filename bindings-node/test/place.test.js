@@ -7,7 +7,7 @@ const { createClient } = require('@redis/client')
 const Redis = require('ioredis')
 const { AuthError, Client, InvalidArgumentError } = require('../index.js')
 const { urlOf } = require('../lib/place.js')
-const { Server, WINDOWS, freshName, shared, test } = require('./support/index.js')
+const { Server, WASM, WINDOWS, freshName, shared, test } = require('./support/index.js')
 
 const PASSWORD = 'p@ss:w/o%20rd #?'
 const SECRET = '735129'
@@ -102,7 +102,7 @@ test('what is no place is refused, by its name and with the remedy', () => {
     [[{ host: 'h', password: `${SECRET}\ud800` }], /^password has half of a surrogate pair at index 6; /],
     [[{ path: '/s', host: 'h' }], /^host and path are given; /],
     ...[`s?pass=${SECRET}`, `redis://:${SECRET}@h`].map((path) => [[{ path }], /^path does not begin with \/; give the whole path of the socket$/]),
-    [[{ zzz: 1 }], /"zzz" is no option of a client; there are .*connectTimeout.*, host, port, path, db, tls, username, password$/],
+    [[{ zzz: 1 }], /"zzz" is no option of a client; there are .*connectTimeout.*, host, port, path, db, tls, username, password, connect$/],
   ]
   const before_ = process.env.REDLATCH_URL
   delete process.env.REDLATCH_URL
@@ -129,4 +129,12 @@ test('the clients of ioredis and redis are refused with what to write', () => {
     assert.throws(() => new Client(client, {}), { message })
   }
   ioredis.disconnect() // it keeps timers, connected or not
+})
+
+test('a stream of the program is for the WebAssembly part', { skip: WASM && 'it is taken' }, () => {
+  assert.throws(() => new Client(context.url, { connect: () => {} }), (error) => {
+    assert.ok(error instanceof InvalidArgumentError)
+    assert.match(error.message, /connect is given.*REDLATCH_WASM=1/)
+    return true
+  })
 })

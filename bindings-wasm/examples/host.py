@@ -229,7 +229,7 @@ class Host:
         self.call("redlatch_flush", now())
         while self.told:
             name, about, given = self.told.pop(0)
-            self.call(name, about, *([] if name == "redlatch_opened" else [now()]), given=given)
+            self.call(name, about, now(), given=given)
         due = (self.get("redlatch_next_wake") - now()) / 1e6
         found = select.select(self.sockets.values(), [], [], 0 if self.told else max(0.0, min(due, seconds)))[
             0

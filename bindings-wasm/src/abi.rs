@@ -151,7 +151,7 @@ calls! {
         Ok(())
     };
     /// A connection is open.
-    redlatch_opened(conn) => |module, given| module.opened(conn as u64, given);
+    redlatch_opened(conn, now) => |module, given| module.opened(moment(now), conn as u64, given);
     /// Bytes have arrived.
     redlatch_received(conn, now) => |module, given| {
         module.received(moment(now), conn as u64, given.0);

@@ -1,25 +1,26 @@
 //! One client: its engine, its connections, and the calls that wait for an answer.
 
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch_proto::engine::{
-    CallOutcome, Config, Done, Engine, Input, LevelId, Output, Request, RequestId,
-};
-use redlatch_proto::error::{Error, ErrorKind, Result, Thing};
+use redlatch_proto::engine::{Config, Done, Engine, Input, LevelId, Output, Request, RequestId};
+use redlatch_proto::error::{Error, Result, Thing};
 use redlatch_proto::event::{Counters, Event, Level, Ring};
 use redlatch_proto::hold::HoldCell;
+use redlatch_proto::maps::Map;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
-use redlatch_proto::outbox::wanted::Wanted;
 use redlatch_proto::tuning;
 use redlatch_proto::url::{Place, Topology};
 use redlatch_proto::wire::{Name, Process, names};
 
-use crate::link::{ConnId, Io, Link, Lost, Server, Use};
+use crate::attempt::Manner;
+use crate::io::{Arrival, ConnId, Io};
+use crate::link::Link;
+use crate::net::Net;
 use crate::options::{ClientOptions, LockOptions};
 
 /// A call and its answer.
@@ -49,7 +50,8 @@ struct Asked {
 pub(crate) struct Client {
     pub(crate) options: ClientOptions,
     pub(crate) locks: Rc<LockOptions>,
-    server: Server,
+    place: Place,
+    manner: Rc<Manner>,
     seed: u64,
     pub(crate) running: Option<Box<Running>>,
     /// It was closed before it was used.
@@ -63,19 +65,8 @@ pub(crate) struct Running {
     engine: Engine,
     counters: Arc<Counters>,
     pub(crate) ring: Arc<Ring>,
-    link: Link,
-    /// Calls that wait for replicas: `WAIT` blocks all behind it.
-    waiting: Link,
-    /// Calls that came before that connection was up, with their deadlines.
-    held: Vec<(OutgoingCall, Moment)>,
-    /// Why that connection is down.
-    held_up: Option<Error>,
-    /// Pub/sub with RESP2.
-    channels: Link,
-    wanted: Wanted,
-    /// The connection that has the wanted channels.
-    subscribed: (bool, u64),
-    asked: HashMap<RequestId, Asked>,
+    net: Net,
+    asked: Map<RequestId, Asked>,
     out: Vec<Output>,
     news: News,
     stopped: bool,
@@ -113,10 +104,10 @@ impl Client {
         options.validate()?;
         locks.validate()?;
         options.check_tls(place.tls)?;
-        if place.topology != Topology::Single {
+        if let Topology::Quorum { .. } = place.topology {
             return Err(Error::invalid(
-                "the WebAssembly part of redlatch speaks with one server so far; give it redis://, \
-                 or use the native part for Sentinel, Cluster and quorums",
+                "the WebAssembly part of redlatch has no quorums so far; give it one server, Sentinel or a \
+                 cluster, or use the native part",
             ));
         }
         let uuid = uuid([random[0], random[1]]);
@@ -127,22 +118,23 @@ impl Client {
             host,
         } = *program;
         let name = Process::new(&options.client_name, group, language, pid, host);
-        let server = Server {
+        let manner = Rc::new(Manner {
             client: id,
-            at: place.at,
-            login: place.server,
             tls: place.tls,
             timeout: options.connect_timeout,
             keep_alive: options.keep_alive,
             protocol: options.protocol,
             tracking: options.tracking,
+            pubsub: options.cluster_pubsub,
             name: name.to_string(),
             uuid,
-        };
+            closing: Cell::new(false),
+        });
         Ok(Client {
             options,
             locks: Rc::new(locks),
-            server,
+            place,
+            manner,
             seed: random[2],
             running: None,
             closed: false,
@@ -152,11 +144,11 @@ impl Client {
 
     /// The part of its owners' names that is the client's.
     pub(crate) fn uuid(&self) -> &str {
-        &self.server.uuid
+        &self.manner.uuid
     }
 
     pub(crate) fn is_encrypted(&self) -> bool {
-        self.server.tls
+        self.manner.tls
     }
 
     /// Sends a request. The answer comes out of [`Client::turn`], or is here already.
@@ -180,8 +172,10 @@ impl Client {
             return answers.push(Answer { id, result });
         }
         let (options, seed) = (&self.options, self.seed);
+        let (place, manner) = (&self.place, &self.manner);
         let running = self.running.get_or_insert_with(|| {
-            let running = Running::start(options, seed);
+            let net = Net::new(now, place, manner);
+            let running = Running::start(options, seed, net);
             running.ring.set_notify(Box::new(notify));
             Box::new(running)
         });
@@ -193,9 +187,11 @@ impl Client {
             };
             return answers.push(Answer { id, result });
         }
-        running.link.closing |= closing;
+        if closing {
+            manner.closing.set(true);
+        }
         running.asked.insert(id, Asked { name, thing, of });
-        running.link.begin(now, &self.server, io);
+        running.net.begin(now, io);
         running.tell(now, Input::Request { id, request });
         self.follow(now, io, answers);
     }
@@ -251,63 +247,37 @@ impl Client {
     }
 
     pub(crate) fn has_conn(&self, conn: ConnId) -> bool {
-        self.running
-            .as_ref()
-            .is_some_and(|running| running.links().iter().any(|link| link.has(conn)))
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.net.has(conn))
     }
 
-    pub(crate) fn opened(&mut self, conn: ConnId, identity: u64, io: &mut Io<'_>) {
-        if let Some(running) = &mut self.running
-            && let Some(link) = running.link_of(conn)
-        {
-            link.opened(identity, &self.server, io);
+    /// Takes in an event of a connection.
+    pub(crate) fn arrived(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        arrival: &Arrival<'_>,
+        io: &mut Io<'_>,
+        answers: &mut Vec<Answer>,
+    ) {
+        if let Some(running) = &mut self.running {
+            let Running { net, news, .. } = &mut **running;
+            net.arrived(now, conn, arrival, io, news);
+            self.follow(now, io, answers);
         }
-    }
-
-    pub(crate) fn received(
-        &mut self,
-        now: Moment,
-        conn: ConnId,
-        bytes: &[u8],
-        io: &mut Io<'_>,
-        answers: &mut Vec<Answer>,
-    ) {
-        let Some(running) = &mut self.running else {
-            return;
-        };
-        running.with_link(conn, |link, wanted, news| {
-            link.received(now, bytes, wanted, &self.server, io, news);
-        });
-        self.follow(now, io, answers);
-    }
-
-    pub(crate) fn closed(
-        &mut self,
-        now: Moment,
-        conn: ConnId,
-        why: &Lost<'_>,
-        io: &mut Io<'_>,
-        answers: &mut Vec<Answer>,
-    ) {
-        let Some(running) = &mut self.running else {
-            return;
-        };
-        running.with_link(conn, |link, _, news| {
-            link.closed(now, why, &self.server, io, news);
-        });
-        self.follow(now, io, answers);
     }
 
     pub(crate) fn next_wake(&self) -> Option<Moment> {
         let running = self.running.as_ref().filter(|running| !running.stopped)?;
-        let links = running.links().map(|link| link.next_wake(&running.wanted));
         let orphaned = running.orphaned.filter(|_| running.asked.is_empty());
-        links
-            .into_iter()
-            .chain([running.engine.next_wake(), orphaned])
-            .flatten()
-            .chain(running.held.iter().map(|(_, end)| *end))
-            .min()
+        [
+            running.net.next_wake(),
+            running.engine.next_wake(),
+            orphaned,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Does what is due, and all that follows from it.
@@ -326,16 +296,16 @@ impl Client {
         let Some(running) = &mut self.running else {
             return;
         };
-        let server = &self.server;
         // One thing leads to another, and all of it ends soon. A fault must not hang the host.
         for _ in 0..MOST_TURNS {
             if running.stopped {
                 return;
             }
+            let Running { net, news, .. } = &mut **running;
             if wakes {
-                running.wake_links(now, server, io);
+                net.wake(now, io, news);
             }
-            running.keep_channels(now, server, io);
+            net.settle(now, io, news);
             running.take_news(now);
             if wakes && running.engine.next_wake().is_some_and(|due| due <= now) {
                 running.engine.wake(now, &mut running.out);
@@ -344,7 +314,7 @@ impl Client {
                 break;
             }
             for output in std::mem::take(&mut running.out) {
-                running.carry_out(now, output, server, io, answers);
+                running.carry_out(now, output, io, answers);
             }
         }
         let over = running.orphaned.is_some_and(|latest| latest <= now);
@@ -361,16 +331,8 @@ impl Client {
             let Some(running) = &mut self.running else {
                 return;
             };
-            let Running {
-                link,
-                waiting,
-                channels,
-                news,
-                ..
-            } = &mut **running;
-            for link in [link, waiting, channels] {
-                link.flush(now, &self.server, io, news);
-            }
+            let Running { net, news, .. } = &mut **running;
+            net.each_link(&mut |link| link.flush(now, io, news));
             // Calls that waited too long were given up.
             if news.is_empty() {
                 return;
@@ -382,7 +344,7 @@ impl Client {
     /// The program ends: nobody will hear an answer, so nothing waits for one any more.
     pub(crate) fn end(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
         if let Some(running) = &mut self.running {
-            running.link.write_all();
+            running.net.each_link(&mut Link::write_all);
         }
         self.flush(now, io, answers);
     }
@@ -397,7 +359,7 @@ impl Client {
 }
 
 impl Running {
-    fn start(options: &ClientOptions, seed: u64) -> Running {
+    fn start(options: &ClientOptions, seed: u64, net: Net) -> Running {
         let counters = Arc::new(Counters::default());
         let least = if options.debug_events {
             Level::Debug
@@ -420,14 +382,8 @@ impl Running {
             engine,
             counters,
             ring,
-            link: Link::new(Use::Commands),
-            waiting: Link::new(Use::Commands),
-            held: Vec::new(),
-            held_up: None,
-            channels: Link::new(Use::Channels),
-            wanted: Wanted::default(),
-            subscribed: (false, 0),
-            asked: HashMap::new(),
+            net,
+            asked: Map::default(),
             out: Vec::new(),
             news: News::default(),
             stopped: false,
@@ -437,112 +393,6 @@ impl Running {
 
     fn tell(&mut self, now: Moment, input: Input) {
         self.engine.handle(now, input, &mut self.out);
-    }
-
-    fn links(&self) -> [&Link; 3] {
-        [&self.link, &self.waiting, &self.channels]
-    }
-
-    fn link_of(&mut self, conn: ConnId) -> Option<&mut Link> {
-        [&mut self.link, &mut self.waiting, &mut self.channels]
-            .into_iter()
-            .find(|link| link.has(conn))
-    }
-
-    /// Lets the link with this connection do something.
-    fn with_link(&mut self, conn: ConnId, act: impl FnOnce(&mut Link, &Wanted, &mut News)) {
-        if self.waiting.has(conn) {
-            let mut heard = News::default();
-            act(&mut self.waiting, &self.wanted, &mut heard);
-            self.heard_apart(heard);
-        } else if self.link.has(conn) {
-            act(&mut self.link, &self.wanted, &mut self.news);
-        } else if self.channels.has(conn) {
-            act(&mut self.channels, &self.wanted, &mut self.news);
-        }
-    }
-
-    /// Takes news of the connection for calls that wait for replicas. The engine does not hear
-    /// whether it is up or down.
-    fn heard_apart(&mut self, heard: News) {
-        self.news.connects += heard.connects;
-        for input in heard.inputs {
-            match input {
-                Input::Up(_) => self.held_up = None,
-                Input::Down(_, error) => self.held_up = Some(error),
-                // The owners of a client carry the identity of its connection for commands.
-                Input::Identity(_) => {}
-                input => self.news.tell(input),
-            }
-        }
-    }
-
-    fn wake_links(&mut self, now: Moment, server: &Server, io: &mut Io<'_>) {
-        let (wanted, news) = (&self.wanted, &mut self.news);
-        self.link.wake(now, wanted, server, io, news);
-        self.channels.wake(now, wanted, server, io, news);
-        let mut heard = News::default();
-        self.waiting.wake(now, wanted, server, io, &mut heard);
-        self.heard_apart(heard);
-        self.send_held(now);
-    }
-
-    /// Sends the calls that were held, with the rest of their time.
-    fn send_held(&mut self, now: Moment) {
-        for (sending, end) in std::mem::take(&mut self.held) {
-            if end <= now {
-                let outcome = match &self.held_up {
-                    Some(error) => CallOutcome::Refused {
-                        passing: !matches!(error.kind(), ErrorKind::Auth | ErrorKind::Denied),
-                        error: error.clone(),
-                    },
-                    None => CallOutcome::NotSent,
-                };
-                self.news.tell(Input::Outcome {
-                    call: sending.call,
-                    outcome,
-                });
-            } else if self.waiting.is_up() {
-                let sending = OutgoingCall {
-                    limit: now.until(end),
-                    ..sending
-                };
-                self.waiting.send(now, sending, &mut self.news);
-            } else {
-                self.held.push((sending, end));
-            }
-        }
-    }
-
-    /// Has the wanted channels subscribed: on the connection for commands if it can push messages,
-    /// else on one of their own.
-    fn keep_channels(&mut self, now: Moment, server: &Server, io: &mut Io<'_>) {
-        let shared = self.link.pushes();
-        let apart = !shared && self.link.is_up();
-        if shared {
-            self.channels.end(io);
-        } else if apart && !self.wanted.is_empty() {
-            self.channels.begin(now, server, io);
-        }
-        let link = if shared {
-            &mut self.link
-        } else {
-            &mut self.channels
-        };
-        if link.is_up() && self.subscribed != (shared, link.generation) {
-            self.subscribed = (shared, link.generation);
-            for channel in self.wanted.channels() {
-                link.subscribe(now, channel, None);
-            }
-        }
-    }
-
-    fn listening(&mut self) -> &mut Link {
-        if self.link.pushes() {
-            &mut self.link
-        } else {
-            &mut self.channels
-        }
     }
 
     fn take_news(&mut self, now: Moment) {
@@ -562,7 +412,6 @@ impl Running {
         &mut self,
         now: Moment,
         output: Output,
-        server: &Server,
         io: &mut Io<'_>,
         answers: &mut Vec<Answer>,
     ) {
@@ -577,26 +426,10 @@ impl Running {
                     hops: 0,
                     asking: false,
                 };
-                if sending.op.replicas() == 0 || !self.link.is_up() {
-                    self.link.send(now, sending, &mut self.news);
-                } else {
-                    self.held.push((sending, now.after(limit)));
-                    self.waiting.begin(now, server, io);
-                    self.send_held(now);
-                }
+                self.net.send(now, sending, io, &mut self.news);
             }
-            Output::Subscribe(name, topic) => {
-                let channel = names::channel_for(&server.uuid, topic, &name);
-                self.wanted.add(&channel, name.clone());
-                self.keep_channels(now, server, io);
-                self.listening().subscribe(now, &channel, Some(name));
-            }
-            Output::Unsubscribe(name, topic) => {
-                let channel = names::channel_for(&server.uuid, topic, &name);
-                if self.wanted.remove(&channel, &name) {
-                    self.listening().unsubscribe(now, &channel);
-                }
-            }
+            Output::Subscribe(name, topic) => self.net.subscribe(now, &name, topic, io),
+            Output::Unsubscribe(name, topic) => self.net.unsubscribe(now, &name, topic, io),
             Output::Complete { id, result } => self.complete(now, id, result, answers),
             Output::Lost(cell, reason) => cell.tell(reason),
             Output::Event(event) => self.event(event),
@@ -641,9 +474,7 @@ impl Running {
 
     fn stop(&mut self, io: &mut Io<'_>) {
         self.stopped = true;
-        for link in [&mut self.link, &mut self.waiting, &mut self.channels] {
-            link.end(io);
-        }
+        self.net.end(io);
     }
 }
 

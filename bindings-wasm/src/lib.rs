@@ -6,11 +6,18 @@
 //! options are a file of `core/src`, compiled here once more.
 
 pub mod abi;
+mod attempt;
 mod bytes;
 mod client;
+mod cluster;
+mod connections;
+mod io;
 mod link;
 mod module;
+mod net;
+mod one;
 mod resp;
+mod subscriptions;
 
 #[allow(dead_code, unreachable_pub, reason = "a host needs a part of it")]
 #[path = "../../core/src/options.rs"]

@@ -1,11 +1,13 @@
-//! One connection for commands, which is made, watched and replaced here. It follows the rules of
-//! `core/src/driver/link.rs`; the bytes come from the host and go to it.
+//! One connection for commands or channels, which is made, watched and replaced here. It follows the
+//! rules of `core/src/driver/link.rs` and `pubsub.rs`; the bytes come from the host and go to it.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use redlatch_proto::connecting::{self, Backoff};
-use redlatch_proto::engine::{CallOutcome, Input, LinkId, STANDALONE};
+use redlatch_proto::engine::{CallOutcome, Input, LinkId};
 use redlatch_proto::error::Error;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
@@ -13,89 +15,39 @@ use redlatch_proto::outbox::calls::{Outbox, OutgoingCall, Payload};
 use redlatch_proto::outbox::limiter::ConcurrencyLimiter;
 use redlatch_proto::outbox::server_clock::ServerClock;
 use redlatch_proto::outbox::wanted::Wanted;
+use redlatch_proto::sentinel::{self, Search, Service};
 use redlatch_proto::tuning;
-use redlatch_proto::url::{At, Host, Login};
 use redlatch_proto::value::Value;
 use redlatch_proto::wire::{self, Name, Publish};
 
-use crate::bytes::{Records, record};
-use crate::options::Protocol;
+use crate::attempt::{Attempt, Manner, Purpose, Server, Setup};
+use crate::io::{Arrival, ConnId, Io};
 use crate::resp::{Item, Reader, write_command};
 
-pub(crate) type ConnId = u64;
-
-/// Where and how to connect.
-pub(crate) struct Server {
-    /// The client, for the host.
-    pub(crate) client: f64,
-    pub(crate) at: At,
-    pub(crate) login: Login,
-    pub(crate) tls: bool,
-    pub(crate) timeout: Duration,
-    pub(crate) keep_alive: Duration,
-    pub(crate) protocol: Protocol,
-    pub(crate) tracking: bool,
-    pub(crate) name: String,
-    pub(crate) uuid: String,
+/// The server that a link leads to.
+pub(crate) enum Target {
+    /// One of these. After a failure it is the turn of the next.
+    Any(Vec<Rc<Server>>),
+    /// The current primary, as the sentinels name it.
+    Primary(Rc<Sentinels>),
 }
 
-/// The way to the host.
-pub(crate) struct Io<'a> {
-    pub(crate) records: &'a mut Records,
-    pub(crate) last_conn: &'a mut ConnId,
-    pub(crate) random: &'a mut u64,
+/// The sentinels of a service.
+pub(crate) struct Sentinels {
+    pub(crate) hosts: Vec<Rc<Server>>,
+    pub(crate) service: RefCell<Service>,
+    /// How to log in at the servers of the service. Only host and port are replaced.
+    pub(crate) server: Rc<Server>,
 }
 
-impl Io<'_> {
-    pub(crate) fn connect(&mut self, server: &Server) -> ConnId {
-        *self.last_conn += 1;
-        let (host, port) = match &server.at {
-            At::Tcp(Host { name, port }) => (name, *port),
-            At::Unix(path) => (path, 0),
-        };
-        self.records
-            .byte(record::CONNECT)
-            .number(*self.last_conn as f64)
-            .number(server.client)
-            .byte(u8::from(server.tls))
-            .text(host)
-            .number(port.into())
-            .number(server.keep_alive.as_secs_f64() * 1000.0);
-        *self.last_conn
-    }
-
-    pub(crate) fn write(&mut self, conn: ConnId, bytes: &[u8]) {
-        if !bytes.is_empty() {
-            let records = self.records.byte(record::WRITE).number(conn as f64);
-            records.bytes(bytes);
-        }
-    }
-
-    pub(crate) fn close(&mut self, conn: ConnId) {
-        self.records.byte(record::CLOSE).number(conn as f64);
-    }
-
-    /// A random number for the jitter of pauses (SplitMix64).
-    fn random(&mut self) -> u32 {
-        *self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = *self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) as u32
-    }
-}
-
-/// The purpose of a connection.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Use {
-    Commands,
-    /// Pub/sub with RESP2, which needs a connection of its own.
-    Channels,
-}
-
-/// Keeps one connection to the server.
+/// Keeps one connection.
 pub(crate) struct Link {
-    usage: Use,
+    id: LinkId,
+    target: Target,
+    /// The number of the server whose turn it is.
+    turn: usize,
+    purpose: Purpose,
+    manner: Rc<Manner>,
     backoff: Backoff,
     state: State,
     /// How many connections have been up.
@@ -104,48 +56,36 @@ pub(crate) struct Link {
     evicts: Option<String>,
     /// An event has told that no messages come.
     silenced: bool,
-    /// The client is being closed, and its host may end before it hears that a script is unknown.
-    pub(crate) closing: bool,
+    /// Answers to questions.
+    pub(crate) answers: Vec<Result<Value, Error>>,
+    /// The texts of messages, where they are of interest.
+    pub(crate) payloads: Option<Vec<String>>,
 }
 
 enum State {
     /// It is not wanted.
     Off,
     Resting(Moment),
-    Connecting(Box<Attempt>),
+    Connecting(Box<Connecting>),
     Up(Box<Live>),
 }
 
-/// A connection that is being set up.
-struct Attempt {
-    conn: ConnId,
-    resp3: bool,
+/// An attempt to connect. A search for a primary has several connections.
+struct Connecting {
+    attempts: Vec<Attempt>,
     deadline: Moment,
-    reader: Reader,
-    /// The commands without a reply.
-    steps: VecDeque<Step>,
-    /// The last group of the uuids of owners.
-    identity: u64,
-    untracked: Option<String>,
-    evicts: Option<String>,
-    time: Option<u64>,
-}
-
-#[derive(Clone, Copy)]
-enum Step {
-    Hello,
-    Auth,
-    Select,
-    Name,
-    Track,
-    Memory,
-    Time,
+    search: Search,
 }
 
 /// A connection that is up.
 struct Live {
     conn: ConnId,
+    server: Rc<Server>,
     resp3: bool,
+    /// It has nothing but channels.
+    apart: bool,
+    /// The commands that subscribe and unsubscribe.
+    words: [&'static str; 2],
     reader: Reader,
     traffic: Outbox,
     /// The purposes of the next replies, oldest first.
@@ -161,11 +101,24 @@ struct Live {
     out: Vec<u8>,
 }
 
+/// Receives the reports of a connection that is up.
+struct Told<'a> {
+    wanted: &'a Wanted,
+    answers: &'a mut Vec<Result<Value, Error>>,
+    payloads: &'a mut Option<Vec<String>>,
+    news: &'a mut News,
+}
+
 enum Expected {
-    Call { is_followed: bool },
+    Call {
+        is_followed: bool,
+    },
     FollowUp,
+    /// The reply is of no interest.
+    Nothing,
+    Question,
     Subscribed(String, Option<Name>, Moment),
-    Unsubscribed(Moment),
+    Unsubscribed(String, Moment),
     Pong(Moment),
 }
 
@@ -173,59 +126,70 @@ impl Expected {
     /// When a command of pub/sub was sent.
     fn asked(&self) -> Option<Moment> {
         match self {
-            Expected::Subscribed(_, _, at) | Expected::Unsubscribed(at) | Expected::Pong(at) => {
+            Expected::Subscribed(_, _, at) | Expected::Unsubscribed(_, at) | Expected::Pong(at) => {
                 Some(*at)
             }
-            Expected::Call { .. } | Expected::FollowUp => None,
+            _ => None,
         }
     }
 }
 
 impl Link {
-    pub(crate) fn new(usage: Use) -> Self {
+    pub(crate) fn new(id: LinkId, target: Target, purpose: Purpose, manner: Rc<Manner>) -> Self {
         Link {
-            usage,
+            id,
+            target,
+            turn: 0,
+            purpose,
+            manner,
             backoff: Backoff::default(),
             state: State::Off,
             generation: 0,
             untracked: None,
             evicts: None,
             silenced: false,
-            closing: false,
+            answers: Vec::new(),
+            payloads: None,
         }
     }
 
-    const ID: LinkId = STANDALONE;
-
     /// Connects, unless that was begun before.
-    pub(crate) fn begin(&mut self, now: Moment, server: &Server, io: &mut Io<'_>) {
+    pub(crate) fn begin(&mut self, now: Moment, io: &mut Io<'_>) {
         if matches!(self.state, State::Off) {
-            self.rest(now, server, io);
+            self.rest(now, io);
         }
     }
 
     /// Closes the connection for good.
     pub(crate) fn end(&mut self, io: &mut Io<'_>) {
-        if let Some(conn) = self.conn() {
-            io.close(conn);
-        }
-        self.state = State::Off;
-    }
-
-    fn conn(&self) -> Option<ConnId> {
-        match &self.state {
-            State::Connecting(attempt) => Some(attempt.conn),
-            State::Up(live) => Some(live.conn),
-            State::Off | State::Resting(_) => None,
+        match std::mem::replace(&mut self.state, State::Off) {
+            State::Connecting(connecting) => {
+                for attempt in connecting.attempts {
+                    io.close(attempt.conn);
+                }
+            }
+            State::Up(live) => io.close(live.conn),
+            State::Off | State::Resting(_) => {}
         }
     }
 
     pub(crate) fn has(&self, conn: ConnId) -> bool {
-        self.conn() == Some(conn)
+        match &self.state {
+            State::Connecting(connecting) => connecting.attempts.iter().any(|one| one.conn == conn),
+            State::Up(live) => live.conn == conn,
+            State::Off | State::Resting(_) => false,
+        }
     }
 
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.state, State::Up(_))
+    }
+
+    fn up(&self) -> Option<&Live> {
+        match &self.state {
+            State::Up(live) => Some(live),
+            _ => None,
+        }
     }
 
     fn live(&mut self) -> Option<&mut Live> {
@@ -237,7 +201,22 @@ impl Link {
 
     /// Whether it is up and the server can push messages on it.
     pub(crate) fn pushes(&self) -> bool {
-        matches!(&self.state, State::Up(live) if live.resp3)
+        self.up().is_some_and(|live| live.resp3)
+    }
+
+    /// How releases are published at this server; `None` while it is not connected.
+    pub(crate) fn publishes(&self) -> Option<Publish> {
+        self.up().map(|live| live.traffic.publish())
+    }
+
+    /// Whether a call is in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.up().is_some_and(|live| !live.traffic.is_idle())
+    }
+
+    /// The server that the connection leads to, while it is up.
+    pub(crate) fn server(&self) -> Option<&Rc<Server>> {
+        self.up().map(|live| &live.server)
     }
 
     pub(crate) fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
@@ -250,73 +229,164 @@ impl Link {
         }
     }
 
-    // ---- what the host tells ----
-
-    /// The connection is open: logs in.
-    pub(crate) fn opened(&mut self, identity: u64, server: &Server, io: &mut Io<'_>) {
-        let State::Connecting(attempt) = &mut self.state else {
-            return;
-        };
-        attempt.identity = identity & 0xffff_ffff_ffff;
-        let bytes = attempt.hail(self.usage, server);
-        io.write(attempt.conn, &bytes);
+    /// Asks the server something else.
+    pub(crate) fn ask(&mut self, words: &[&str]) {
+        if let Some(live) = self.live() {
+            write_command(&mut live.out, words);
+            live.expected.push_back(Expected::Question);
+        }
     }
 
-    /// Bytes have arrived.
-    pub(crate) fn received(
+    /// The answers to questions are of no interest any more.
+    pub(crate) fn stop_asking(&mut self) {
+        self.answers.clear();
+        if let Some(live) = self.live() {
+            for expected in &mut live.expected {
+                if let Expected::Question = expected {
+                    *expected = Expected::Nothing;
+                }
+            }
+        }
+    }
+
+    /// Leads to one of these servers from now on. A connection to another one ends.
+    pub(crate) fn follow(&mut self, servers: Vec<Rc<Server>>, io: &mut Io<'_>) {
+        let Target::Any(before) = &self.target else {
+            return;
+        };
+        let own = before.get(self.turn % before.len().max(1));
+        let own = own.and_then(|own| servers.iter().position(|server| server.at == own.at));
+        self.target = Target::Any(servers);
+        if let Some(turn) = own {
+            self.turn = turn;
+        } else {
+            self.end(io);
+            self.backoff = Backoff::default();
+        }
+    }
+
+    // ---- what the host tells ----
+
+    /// Takes in an event of one of its connections.
+    pub(crate) fn arrived(
         &mut self,
         now: Moment,
-        bytes: &[u8],
+        conn: ConnId,
+        arrival: &Arrival<'_>,
         wanted: &Wanted,
-        server: &Server,
         io: &mut Io<'_>,
         news: &mut News,
     ) {
         match &mut self.state {
-            State::Connecting(attempt) => attempt.reader.add(bytes),
-            State::Up(live) => live.reader.add(bytes),
-            State::Off | State::Resting(_) => return,
-        }
-        loop {
-            match &mut self.state {
-                State::Connecting(attempt) => match attempt.read(server) {
-                    Ok(Setup::Wants) => return,
-                    Ok(Setup::Older) => return self.connect(now, false, server, io),
-                    Ok(Setup::Done) => self.up(now, server, news),
-                    Err(error) => return self.failed(now, error, server, io, news),
-                },
-                State::Up(live) => match live.read(now, wanted, server, news) {
-                    Ok(heard) => {
-                        self.silenced &= !heard;
-                        return;
+            State::Connecting(connecting) => {
+                let mut attempts = connecting.attempts.iter_mut();
+                let Some(at) = attempts.position(|attempt| attempt.conn == conn) else {
+                    return;
+                };
+                match connecting.attempts[at].arrived(arrival, io) {
+                    Ok(Setup::Wants) => {}
+                    Ok(Setup::Done) => {
+                        let attempt = connecting.attempts.swap_remove(at);
+                        self.set_up(now, attempt, wanted, io, news);
                     }
-                    Err(why) => return self.down(now, &why, server, io, news),
-                },
-                State::Off | State::Resting(_) => return,
+                    Err(error) => {
+                        let attempt = connecting.attempts.swap_remove(at);
+                        io.close(attempt.conn);
+                        self.not_set_up(now, &attempt, error, io, news);
+                    }
+                }
             }
+            State::Up(live) => match arrival {
+                Arrival::Opened(_) => {}
+                Arrival::Bytes(bytes) => {
+                    live.reader.add(bytes);
+                    self.read(now, wanted, io, news);
+                }
+                Arrival::Closed(why) => {
+                    self.down(now, &format!("broke ({})", why.text), io, news);
+                }
+            },
+            State::Off | State::Resting(_) => {}
         }
     }
 
-    /// The connection was closed, or could not be made.
-    pub(crate) fn closed(
+    fn read(&mut self, now: Moment, wanted: &Wanted, io: &mut Io<'_>, news: &mut News) {
+        let State::Up(live) = &mut self.state else {
+            return;
+        };
+        let mut told = Told {
+            wanted,
+            answers: &mut self.answers,
+            payloads: &mut self.payloads,
+            news,
+        };
+        match live.read(now, &mut told) {
+            Ok(heard) => self.silenced &= !heard,
+            Err(why) => self.down(now, &why, io, news),
+        }
+    }
+
+    /// A connection is set up: it is the one that was wanted, or a sentinel has answered on it.
+    fn set_up(
         &mut self,
         now: Moment,
-        why: &Lost<'_>,
-        server: &Server,
+        attempt: Attempt,
+        wanted: &Wanted,
         io: &mut Io<'_>,
         news: &mut News,
     ) {
-        match &self.state {
-            State::Connecting(_) => {
-                let shown = server.at.to_string();
-                let error = match why.tls {
-                    Some(fault) => fault.error(&shown, why.text),
-                    None => connecting::unreachable(&shown, why.text, false),
-                };
-                self.failed(now, error, server, io, news);
+        let Purpose::Question(_) = attempt.purpose else {
+            self.end(io);
+            self.connected(now, attempt, news);
+            // More may have arrived together with the last reply.
+            return self.read(now, wanted, io, news);
+        };
+        io.close(attempt.conn);
+        let answer = sentinel::primary_of(&attempt.server.shown(), &attempt.answer);
+        if let (Target::Primary(sentinels), State::Connecting(connecting)) =
+            (&self.target, &mut self.state)
+        {
+            let service = sentinels.service.borrow();
+            if let Some(place) = connecting.search.named(&service, answer) {
+                let server = sentinels.server.at(&place);
+                let attempt = Attempt::begin(server, self.purpose.clone(), io);
+                connecting.attempts.push(attempt);
             }
-            State::Up(_) => self.down(now, &format!("broke ({})", why.text), server, io, news),
-            State::Off | State::Resting(_) => {}
+        }
+        self.look_on(now, io, news);
+    }
+
+    fn not_set_up(
+        &mut self,
+        now: Moment,
+        attempt: &Attempt,
+        error: Error,
+        io: &mut Io<'_>,
+        news: &mut News,
+    ) {
+        let (Target::Primary(sentinels), State::Connecting(connecting)) =
+            (&self.target, &mut self.state)
+        else {
+            return self.failed(now, error, io, news);
+        };
+        if let Purpose::Question(_) = attempt.purpose {
+            let service = sentinels.service.borrow();
+            connecting.search.named(&service, Err(error));
+        } else {
+            connecting.search.failed(error);
+        }
+        self.look_on(now, io, news);
+    }
+
+    /// Gives up the search for the primary if nobody is left to be asked.
+    fn look_on(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+        if let (Target::Primary(sentinels), State::Connecting(connecting)) =
+            (&self.target, &mut self.state)
+            && connecting.attempts.is_empty()
+        {
+            let search = std::mem::take(&mut connecting.search);
+            let error = search.not_found(&sentinels.service.borrow());
+            self.failed(now, error, io, news);
         }
     }
 
@@ -327,9 +397,9 @@ impl Link {
         match &self.state {
             State::Off => None,
             State::Resting(until) => Some(*until),
-            State::Connecting(attempt) => Some(attempt.deadline),
+            State::Connecting(connecting) => Some(connecting.deadline),
             State::Up(live) => {
-                let listening = self
+                let listening = live
                     .listens()
                     .then(|| live.listening_due(wanted.is_empty()));
                 [live.traffic.next_wake(), listening.flatten()]
@@ -340,40 +410,34 @@ impl Link {
         }
     }
 
-    /// Whether messages of pub/sub come on this connection.
-    fn listens(&self) -> bool {
-        self.usage == Use::Channels || self.pushes()
-    }
-
     /// Does what is due.
-    pub(crate) fn wake(
-        &mut self,
-        now: Moment,
-        wanted: &Wanted,
-        server: &Server,
-        io: &mut Io<'_>,
-        news: &mut News,
-    ) {
+    pub(crate) fn wake(&mut self, now: Moment, wanted: &Wanted, io: &mut Io<'_>, news: &mut News) {
         if self.next_wake(wanted).is_none_or(|due| now < due) {
             return;
         }
-        let listens = self.listens();
         match &mut self.state {
             State::Off => {}
-            State::Resting(_) if self.usage == Use::Channels && wanted.is_empty() => self.end(io),
-            State::Resting(_) => self.connect(now, server.protocol != Protocol::Resp2, server, io),
+            State::Resting(_) if !self.purpose.is_commands() && wanted.is_empty() => self.end(io),
+            State::Resting(_) => self.connect(now, io),
             State::Connecting(_) => {
-                let error = connecting::late(&server.at.to_string(), server.tls, server.timeout);
-                self.failed(now, error, server, io, news);
+                let error = match &self.target {
+                    Target::Primary(sentinels) => {
+                        Some(sentinels.service.borrow().late(self.manner.timeout))
+                    }
+                    Target::Any(_) => self.next_server().map(|server| server.late()),
+                };
+                if let Some(error) = error {
+                    self.failed(now, error, io, news);
+                }
             }
             State::Up(live) => {
                 if live.traffic.next_wake().is_some_and(|due| due <= now)
                     && let Err(silent) = live.traffic.wake(now, news)
                 {
                     let why = format!("has been silent for {silent:?}");
-                    return self.down(now, &why, server, io, news);
+                    return self.down(now, &why, io, news);
                 }
-                if !listens
+                if !live.listens()
                     || live
                         .listening_due(wanted.is_empty())
                         .is_none_or(|due| now < due)
@@ -382,7 +446,7 @@ impl Link {
                 }
                 if live.oldest_asked().is_some() {
                     let why = "for pub/sub has fallen silent";
-                    self.down(now, why, server, io, news);
+                    self.down(now, why, io, news);
                 } else if wanted.is_empty() {
                     self.end(io);
                 } else {
@@ -395,34 +459,47 @@ impl Link {
 
     // ---- states ----
 
-    fn connect(&mut self, now: Moment, resp3: bool, server: &Server, io: &mut Io<'_>) {
-        if let Some(conn) = self.conn() {
-            io.close(conn);
+    /// The server whose turn it is. The sentinels of a service have no turn.
+    fn next_server(&self) -> Option<&Rc<Server>> {
+        match &self.target {
+            Target::Any(servers) => servers.get(self.turn % servers.len().max(1)),
+            Target::Primary(_) => None,
         }
-        let deadline = match &self.state {
-            // The second attempt, with the older protocol.
-            State::Connecting(attempt) => attempt.deadline,
-            _ => now.after(server.timeout),
-        };
-        let conn = io.connect(server);
-        self.state = State::Connecting(Box::new(Attempt {
-            conn,
-            resp3: resp3 && self.usage == Use::Commands,
-            deadline,
-            reader: Reader::default(),
-            steps: VecDeque::new(),
-            identity: 0,
-            untracked: None,
-            evicts: None,
-            time: None,
-        }));
     }
 
-    fn up(&mut self, now: Moment, server: &Server, news: &mut News) {
-        let State::Connecting(attempt) = std::mem::replace(&mut self.state, State::Off) else {
-            return;
+    fn connect(&mut self, now: Moment, io: &mut Io<'_>) {
+        self.end(io);
+        let attempts: Vec<Attempt> = match &self.target {
+            Target::Primary(sentinels) => {
+                let purpose = Purpose::question(&sentinels.service.borrow().question());
+                let hosts = sentinels.hosts.iter();
+                hosts
+                    .map(|host| Attempt::begin(host.clone(), purpose.clone(), io))
+                    .collect()
+            }
+            Target::Any(_) => {
+                let server = self.next_server().cloned();
+                server
+                    .map(|server| Attempt::begin(server, self.purpose.clone(), io))
+                    .into_iter()
+                    .collect()
+            }
         };
-        if self.usage == Use::Commands {
+        // Without a server it stays off, until it knows one.
+        if !attempts.is_empty() {
+            self.state = State::Connecting(Box::new(Connecting {
+                attempts,
+                deadline: now.after(self.manner.timeout),
+                search: Search::default(),
+            }));
+        }
+    }
+
+    fn connected(&mut self, now: Moment, attempt: Attempt, news: &mut News) {
+        if let Target::Primary(sentinels) = &self.target {
+            sentinels.service.borrow_mut().trust_all();
+        }
+        if self.purpose.is_commands() {
             if let Some(why) = &attempt.untracked
                 && self.untracked.as_ref() != Some(why)
             {
@@ -432,22 +509,32 @@ impl Link {
             if let Some(policy) = &attempt.evicts
                 && self.evicts.as_ref() != Some(policy)
             {
-                let shown = server.at.to_string();
+                let shown = attempt.server.shown();
                 news.events.push(connecting::evictable(&shown, policy));
                 self.evicts = Some(policy.clone());
             }
             news.connects += 1;
             news.tell(Input::Identity(attempt.identity));
-            news.tell(Input::Up(Self::ID));
+            news.tell(Input::Up(self.id));
         }
         self.generation += 1;
+        let publish = match attempt.purpose {
+            Purpose::Node => self.manner.pubsub.publish(attempt.sharded),
+            _ => Publish::Classic,
+        };
         self.state = State::Up(Box::new(Live {
             conn: attempt.conn,
+            server: attempt.server,
             resp3: attempt.resp3,
+            apart: !self.purpose.is_commands(),
+            words: match self.purpose {
+                Purpose::Shards => ["SSUBSCRIBE", "SUNSUBSCRIBE"],
+                _ => ["SUBSCRIBE", "UNSUBSCRIBE"],
+            },
             reader: attempt.reader,
             traffic: Outbox::new(
-                Self::ID,
-                Publish::Classic,
+                self.id,
+                publish,
                 ServerClock::new(attempt.time.unwrap_or_default(), now),
                 ConcurrencyLimiter::new(),
                 now,
@@ -461,54 +548,56 @@ impl Link {
         }));
     }
 
-    fn failed(
-        &mut self,
-        now: Moment,
-        error: Error,
-        server: &Server,
-        io: &mut Io<'_>,
-        news: &mut News,
-    ) {
+    fn failed(&mut self, now: Moment, error: Error, io: &mut Io<'_>, news: &mut News) {
         self.tell_down(error, news);
-        self.rest(now, server, io);
+        self.next_turn(now, io);
+    }
+
+    fn next_turn(&mut self, now: Moment, io: &mut Io<'_>) {
+        self.turn = self.turn.wrapping_add(1);
+        self.rest(now, io);
     }
 
     fn tell_down(&mut self, error: Error, news: &mut News) {
-        match self.usage {
-            Use::Commands => news.tell(Input::Down(Self::ID, error)),
-            Use::Channels if !std::mem::replace(&mut self.silenced, true) => {
-                news.events.push(connecting::unsubscribed(&error));
-            }
-            Use::Channels => {}
+        if self.purpose.is_commands() {
+            news.tell(Input::Down(self.id, error));
+        } else if !std::mem::replace(&mut self.silenced, true) {
+            news.events.push(connecting::unsubscribed(&error));
         }
     }
 
-    pub(crate) fn down(
-        &mut self,
-        now: Moment,
-        why: &str,
-        server: &Server,
-        io: &mut Io<'_>,
-        news: &mut News,
-    ) {
+    fn down(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
         let State::Up(live) = std::mem::replace(&mut self.state, State::Off) else {
             return;
         };
         io.close(live.conn);
-        self.tell_down(connecting::broken(&server.at.to_string(), why), news);
+        let error = connecting::broken(&live.server.shown(), why);
+        for expected in &live.expected {
+            if let Expected::Question = expected {
+                self.answers.push(Err(error.clone()));
+            }
+        }
         self.backoff.ended(live.since.until(now));
+        // The engine takes the outcomes of calls for those of a connection that is down.
+        self.tell_down(error, news);
         live.traffic.broken(news);
-        self.rest(now, server, io);
+        self.next_turn(now, io);
+    }
+
+    /// Leaves the server, because it is no longer the one that is wanted.
+    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
+        match self.state {
+            State::Up(_) => self.down(now, why, io, news),
+            State::Connecting(_) | State::Resting(_) => self.connect(now, io),
+            State::Off => {}
+        }
     }
 
     /// Waits before the next attempt to connect, or begins it at once.
-    fn rest(&mut self, now: Moment, server: &Server, io: &mut Io<'_>) {
-        if let Some(conn) = self.conn() {
-            io.close(conn);
-        }
-        self.state = State::Off;
+    fn rest(&mut self, now: Moment, io: &mut Io<'_>) {
+        self.end(io);
         match self.backoff.pause(io.random()) {
-            Duration::ZERO => self.connect(now, server.protocol != Protocol::Resp2, server, io),
+            Duration::ZERO => self.connect(now, io),
             pause => self.state = State::Resting(now.after(pause)),
         }
     }
@@ -518,7 +607,7 @@ impl Link {
     /// Subscribes to a channel: for one lock, or for all that use it.
     pub(crate) fn subscribe(&mut self, now: Moment, channel: &str, name: Option<Name>) {
         if let Some(live) = self.live() {
-            write_command(&mut live.out, &["SUBSCRIBE", channel]);
+            write_command(&mut live.out, &[live.words[0], channel]);
             let expected = Expected::Subscribed(channel.to_owned(), name, now);
             live.expected.push_back(expected);
         }
@@ -526,8 +615,9 @@ impl Link {
 
     pub(crate) fn unsubscribe(&mut self, now: Moment, channel: &str) {
         if let Some(live) = self.live() {
-            write_command(&mut live.out, &["UNSUBSCRIBE", channel]);
-            live.expected.push_back(Expected::Unsubscribed(now));
+            write_command(&mut live.out, &[live.words[1], channel]);
+            let expected = Expected::Unsubscribed(channel.to_owned(), now);
+            live.expected.push_back(expected);
         }
     }
 
@@ -541,12 +631,11 @@ impl Link {
     }
 
     /// Writes all that is to be written.
-    pub(crate) fn flush(&mut self, now: Moment, server: &Server, io: &mut Io<'_>, news: &mut News) {
-        let closing = self.closing;
+    pub(crate) fn flush(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
         if let Some(live) = self.live() {
-            live.write(&server.uuid, closing);
+            live.write();
             while live.traffic.keeps_waiting() && live.traffic.go_on(now, news) {
-                live.write(&server.uuid, closing);
+                live.write();
             }
             io.write(live.conn, &live.out);
             live.out.clear();
@@ -555,134 +644,12 @@ impl Link {
     }
 }
 
-/// Why a connection is gone, as the host tells.
-pub(crate) struct Lost<'a> {
-    pub(crate) text: &'a str,
-    pub(crate) tls: Option<connecting::TlsFault>,
-}
-
-/// How far the set-up of a connection is.
-enum Setup {
-    /// More replies are to come.
-    Wants,
-    /// The server knows only RESP2.
-    Older,
-    Done,
-}
-
-impl Attempt {
-    /// All commands that set the connection up, in one write.
-    fn hail(&mut self, usage: Use, server: &Server) -> Vec<u8> {
-        let Login {
-            user,
-            password,
-            database,
-        } = &server.login;
-        let mut out = Vec::new();
-        let steps = &mut self.steps;
-        let mut add = |step: Step, words: &[&str]| {
-            write_command(&mut out, words);
-            steps.push_back(step);
-        };
-        let user = user.as_deref();
-        match (self.resp3, password) {
-            (true, Some(password)) => {
-                let user = user.unwrap_or("default");
-                add(Step::Hello, &["HELLO", "3", "AUTH", user, password]);
-            }
-            (true, None) => add(Step::Hello, &["HELLO", "3"]),
-            (false, Some(password)) => match user {
-                Some(user) => add(Step::Auth, &["AUTH", user, password]),
-                None => add(Step::Auth, &["AUTH", password]),
-            },
-            (false, None) => {}
-        }
-        if *database != 0 {
-            add(Step::Select, &["SELECT", &database.to_string()]);
-        }
-        add(Step::Name, &["CLIENT", "SETNAME", &server.name]);
-        if usage == Use::Commands {
-            if server.tracking && self.resp3 {
-                add(Step::Track, &["CLIENT", "TRACKING", "ON", "NOLOOP"]);
-            } else if server.tracking {
-                self.untracked = Some(connecting::RESP2_ONLY.to_owned());
-            }
-            add(Step::Memory, &["INFO", "memory"]);
-            add(Step::Time, &["TIME"]);
-        }
-        out
-    }
-
-    fn read(&mut self, server: &Server) -> Result<Setup, Error> {
-        let shown = || server.at.to_string();
-        while let Some(step) = self.steps.front().copied() {
-            let item = self
-                .reader
-                .next()
-                .map_err(|why| connecting::unreachable(&shown(), why, !server.tls))?;
-            let value = match item {
-                None => return Ok(Setup::Wants),
-                Some(Item::Push(_)) => continue,
-                Some(Item::Reply(value)) => value,
-            };
-            self.steps.pop_front();
-            let Value::ServerError(error) = &value else {
-                match (step, &value) {
-                    (Step::Memory, Value::BulkString(text)) => {
-                        self.evicts = connecting::evicts(&String::from_utf8_lossy(text));
-                    }
-                    (Step::Time, _) => {
-                        let why = "it does not tell its time";
-                        let told = time(&value);
-                        self.time =
-                            Some(told.ok_or_else(|| {
-                                connecting::unreachable(&shown(), why, !server.tls)
-                            })?);
-                    }
-                    _ => {}
-                }
-                continue;
-            };
-            let (code, details) = (error.code(), error.details());
-            let detail = details.unwrap_or_default();
-            let refused = || connecting::refused(&shown(), code, detail);
-            let turned_away = || wire::refusal(code, detail).1;
-            match step {
-                Step::Hello => {
-                    let with_password = server.login.password.is_some();
-                    if server.protocol == Protocol::Auto
-                        && connecting::refuses_hello(code, details, with_password)
-                    {
-                        return Ok(Setup::Older);
-                    }
-                    return Err(refused());
-                }
-                Step::Auth if !turned_away() => {
-                    return Err(connecting::log_in_refused(&shown(), false));
-                }
-                Step::Auth | Step::Select | Step::Time => return Err(refused()),
-                Step::Name if turned_away() => return Err(refused()),
-                Step::Track => self.untracked = Some(refused().message().to_owned()),
-                Step::Name | Step::Memory => {}
-            }
-        }
-        Ok(Setup::Done)
-    }
-}
-
-/// The reply to `TIME`, in milliseconds.
-fn time(value: &Value) -> Option<u64> {
-    let Value::Array(parts) = value else {
-        return None;
-    };
-    let part = |at: usize| match parts.get(at)? {
-        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        _ => None,
-    };
-    Some(connecting::millis_of((part(0)?, part(1)?)))
-}
-
 impl Live {
+    /// Whether messages of pub/sub come on this connection.
+    fn listens(&self) -> bool {
+        self.apart || self.resp3
+    }
+
     fn oldest_asked(&self) -> Option<Moment> {
         self.expected.iter().find_map(Expected::asked)
     }
@@ -700,34 +667,26 @@ impl Live {
         let heard = self.heard.max(self.traffic.last_heard());
         match self.oldest_asked() {
             Some(at) => Some(heard.max(at).after(tuning::PUBSUB_CONFIRM)),
-            None if unwanted => (!self.resp3).then(|| heard.after(tuning::PUBSUB_LINGER)),
+            None if unwanted => self.apart.then(|| heard.after(tuning::PUBSUB_LINGER)),
             None => Some(heard.after(tuning::PUBSUB_IDLE)),
         }
     }
 
     /// Takes in all that has arrived. True if something of pub/sub did.
-    fn read(
-        &mut self,
-        now: Moment,
-        wanted: &Wanted,
-        server: &Server,
-        news: &mut News,
-    ) -> Result<bool, String> {
+    fn read(&mut self, now: Moment, told: &mut Told<'_>) -> Result<bool, String> {
         let (mut heard, mut demoted) = (false, false);
         while let Some(item) = self.reader.next().map_err(|why| format!("broke ({why})"))? {
             match item {
-                Item::Push(words) => heard |= self.pushed(now, words, wanted, server, news),
+                Item::Push(words) => heard |= self.pushed(now, words, told)?,
                 // With RESP2 a connection with channels gets nothing but messages and confirmations.
                 Item::Reply(Value::Array(words))
-                    if self
-                        .expected
-                        .front()
-                        .is_none_or(|next| next.asked().is_some())
-                        && !self.resp3 =>
+                    if self.apart
+                        && !self.resp3
+                        && (self.expected.is_empty() || self.asks_next()) =>
                 {
-                    heard |= self.pushed(now, words, wanted, server, news);
+                    heard |= self.pushed(now, words, told)?;
                 }
-                Item::Reply(value) => demoted |= self.replied(now, value, wanted, server, news),
+                Item::Reply(value) => demoted |= self.replied(now, value, told)?,
             }
         }
         if heard {
@@ -739,44 +698,38 @@ impl Live {
         Ok(heard)
     }
 
-    fn replied(
-        &mut self,
-        now: Moment,
-        value: Value,
-        wanted: &Wanted,
-        server: &Server,
-        news: &mut News,
-    ) -> bool {
+    fn replied(&mut self, now: Moment, value: Value, told: &mut Told<'_>) -> Result<bool, String> {
         match self.expected.pop_front() {
-            Some(Expected::Call { is_followed: false }) => self.traffic.replied(now, value, news),
-            Some(Expected::Call { is_followed: true }) => {
-                self.answer = Some(value);
-                false
+            Some(Expected::Call { is_followed: false }) => {
+                return Ok(self.traffic.replied(now, value, told.news));
             }
+            Some(Expected::Call { is_followed: true }) => self.answer = Some(value),
             Some(Expected::FollowUp) => {
                 let answer = self.answer.take().unwrap_or(Value::Nil);
-                self.traffic
-                    .replied(now, Value::Array(vec![answer, value]), news)
+                let both = Value::Array(vec![answer, value]);
+                return Ok(self.traffic.replied(now, both, told.news));
+            }
+            Some(Expected::Question) => {
+                self.traffic.heard(now);
+                let answer = match value {
+                    Value::ServerError(error) => Err(self.server.refused(&error)),
+                    value => Ok(value),
+                };
+                told.answers.push(answer);
             }
             Some(Expected::Subscribed(channel, of, _)) => {
+                self.heard = now;
                 let error = match &value {
-                    Value::ServerError(error) => Some(connecting::refused(
-                        &server.at.to_string(),
-                        error.code(),
-                        error.details().unwrap_or_default(),
-                    )),
+                    Value::ServerError(error) if error.code() == "MOVED" => return Err(moved()),
+                    Value::ServerError(error) => Some(self.server.refused(error)),
                     _ => None,
                 };
-                confirmed(&channel, of.as_ref(), error.as_ref(), wanted, news);
-                self.heard = now;
-                false
+                confirmed(&channel, of.as_ref(), error.as_ref(), told);
             }
-            Some(Expected::Unsubscribed(_) | Expected::Pong(_)) => {
-                self.heard = now;
-                false
-            }
-            None => false,
+            Some(Expected::Unsubscribed(..) | Expected::Pong(_)) => self.heard = now,
+            Some(Expected::Nothing) | None => {}
         }
+        Ok(false)
     }
 
     /// Handles a push message. True if it belongs to pub/sub.
@@ -784,36 +737,50 @@ impl Live {
         &mut self,
         now: Moment,
         words: Vec<Value>,
-        wanted: &Wanted,
-        server: &Server,
-        news: &mut News,
-    ) -> bool {
+        told: &mut Told<'_>,
+    ) -> Result<bool, String> {
         self.traffic.heard(now);
         let mut words = words.into_iter();
         let kind = text(words.next());
         match kind.as_str() {
             "invalidate" => {
                 if let Some(names) = invalidated(words.next()) {
-                    news.tell(Input::Invalidated(names));
+                    told.news.tell(Input::Invalidated(names));
                 }
-                return false;
+                return Ok(false);
             }
-            "message" => {
+            "message" | "smessage" => {
                 let channel = text(words.next());
-                let names = wanted.names(&channel).iter().cloned();
-                news.inputs.extend(names.map(Input::Message));
+                let names = told.wanted.names(&channel).iter().cloned();
+                told.news.inputs.extend(names.map(Input::Message));
+                if let Some(payloads) = told.payloads {
+                    payloads.push(text(words.next()));
+                }
+            }
+            // It may come unasked, because the slot has moved.
+            "sunsubscribe" => {
+                let channel = text(words.next());
+                match self.expected.front() {
+                    Some(Expected::Unsubscribed(asked, _)) if *asked == channel => {
+                        self.replied(now, Value::Nil, told)?;
+                    }
+                    _ if told.wanted.contains(&channel) => return Err(moved()),
+                    _ => {}
+                }
             }
             // They confirm commands, in the order of these.
-            "subscribe" | "unsubscribe" | "pong" if self.asks_next() => {
-                self.replied(now, Value::Nil, wanted, server, news);
+            "subscribe" | "ssubscribe" | "unsubscribe" | "pong" if self.asks_next() => {
+                self.replied(now, Value::Nil, told)?;
             }
             _ => {}
         }
-        true
+        Ok(true)
     }
 
     /// Encodes the commands that the outbox wants to be written.
-    fn write(&mut self, uuid: &str, closing: bool) {
+    fn write(&mut self) {
+        let manner = &self.server.manner;
+        let (uuid, closing) = (&manner.uuid, manner.closing.get());
         self.traffic.send_gathered();
         let publish = self.traffic.publish();
         let mut command_bytes = Vec::new();
@@ -843,6 +810,10 @@ impl Live {
             } else {
                 call.write_evalsha(&mut command_bytes);
             }
+            if sendings.iter().any(|sending| sending.asking) {
+                write_command(&mut self.out, &["ASKING"]);
+                self.expected.push_back(Expected::Nothing);
+            }
             self.out.extend_from_slice(&command_bytes);
             let follow_up = match sendings {
                 [sending] => sending.op.follow_up(sending.limit),
@@ -861,20 +832,19 @@ impl Live {
 }
 
 /// Tells the locks of a channel that it is subscribed, or why it cannot be.
-fn confirmed(
-    channel: &str,
-    of: Option<&Name>,
-    error: Option<&Error>,
-    wanted: &Wanted,
-    news: &mut News,
-) {
-    let names = wanted.names(channel).iter();
+fn confirmed(channel: &str, of: Option<&Name>, error: Option<&Error>, told: &mut Told<'_>) {
+    let names = told.wanted.names(channel).iter();
     for name in names.filter(|name| of.is_none_or(|of| of == *name)) {
-        news.tell(match error {
+        told.news.tell(match error {
             None => Input::Subscribed(name.clone()),
             Some(error) => Input::Unsubscribable(name.clone(), error.clone()),
         });
     }
+}
+
+/// Why a connection for sharded channels is of no use any more.
+fn moved() -> String {
+    "for pub/sub belongs to a node that has lost a slot".to_owned()
 }
 
 fn text(value: Option<Value>) -> String {

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +14,14 @@ use redlatch_proto::error::{Error, ErrorKind, LostReason, Result};
 use redlatch_proto::event::Event;
 use redlatch_proto::hold::{HoldCell, Listener, LossListener};
 use redlatch_proto::key::OwnerKey;
+use redlatch_proto::maps::Map;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::url;
 use redlatch_proto::wire::{Change, Counter, Form, Inspection, Name, names};
 
 use crate::bytes::{Arguments, Records, change, counter, record, value};
 use crate::client::{Answer, Client, Program, Question, lock_name};
-use crate::link::{ConnId, Io, Lost};
+use crate::io::{Arrival, ConnId, Io, Lost};
 use crate::options::{
     AcquireOptions, ClientOptions, LockOptions, SetOption, Spelling, all_options, check_lease,
     read_count, read_duration,
@@ -53,11 +53,11 @@ struct Hold {
 
 #[derive(Default)]
 pub(crate) struct Module {
-    clients: HashMap<Id, Client>,
-    families: HashMap<Id, Family>,
-    holds: HashMap<Id, Hold>,
+    clients: Map<Id, Client>,
+    families: Map<Id, Family>,
+    holds: Map<Id, Hold>,
     /// The client of each call without an answer.
-    calls: HashMap<RequestId, Id>,
+    calls: Map<RequestId, Id>,
     records: Records,
     answers: Vec<Answer>,
     last_conn: ConnId,
@@ -880,21 +880,28 @@ impl Module {
         clients.find_map(|(id, client)| client.has_conn(conn).then_some(*id))
     }
 
-    pub(crate) fn opened(&mut self, conn: ConnId, mut given: Arguments<'_>) -> Result<()> {
-        let identity = given.whole()?;
+    /// Takes in an event of a connection.
+    fn arrived(&mut self, now: Moment, conn: ConnId, arrival: &Arrival<'_>) {
         if let Some(client) = self.client_of(conn) {
-            self.with(client, |client, io, _| client.opened(conn, identity, io));
+            self.with(client, |client, io, answers| {
+                client.arrived(now, conn, arrival, io, answers);
+            });
+            self.flush(now);
         }
+    }
+
+    pub(crate) fn opened(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        self.arrived(now, conn, &Arrival::Opened(given.whole()?));
         Ok(())
     }
 
     pub(crate) fn received(&mut self, now: Moment, conn: ConnId, bytes: &[u8]) {
-        if let Some(client) = self.client_of(conn) {
-            self.with(client, |client, io, answers| {
-                client.received(now, conn, bytes, io, answers);
-            });
-            self.flush(now);
-        }
+        self.arrived(now, conn, &Arrival::Bytes(bytes));
     }
 
     pub(crate) fn closed(
@@ -909,12 +916,7 @@ impl Module {
             // 255: it has nothing to do with TLS.
             tls: (tls != u8::MAX).then(|| TlsFault::from_number(tls)),
         };
-        if let Some(client) = self.client_of(conn) {
-            self.with(client, |client, io, answers| {
-                client.closed(now, conn, &why, io, answers);
-            });
-            self.flush(now);
-        }
+        self.arrived(now, conn, &Arrival::Closed(why));
         Ok(())
     }
 

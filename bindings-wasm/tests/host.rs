@@ -156,7 +156,11 @@ impl Host {
                             .unwrap();
                         self.sockets.insert(number, socket);
                         let random = Arguments::default().number(0.123_456_789);
-                        self.after(random, move || redlatch_opened(number as f64), records);
+                        self.after(
+                            random,
+                            move || redlatch_opened(number as f64, now()),
+                            records,
+                        );
                     }
                     Err(error) => {
                         let why = Arguments::default().byte(255).text(&error.to_string());

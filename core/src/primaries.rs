@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use redis::aio::MultiplexedConnection;
+use redlatch_proto::cluster::node_of;
 
 use crate::driver::{Address, Connected, Sentinels, Servers};
 use crate::error::{Error, ErrorKind, Result};
+use crate::url::Host;
 
 /// A connection to each primary, with the address that it leads to.
 ///
@@ -38,8 +40,8 @@ pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, Multiple
                 _ => there,
             }
         }
-        Servers::Cluster(seeds) => {
-            let nodes = shards(&seeds).await?;
+        Servers::Cluster { server, seeds } => {
+            let nodes = shards(&server, &seeds).await?;
             try_join_all(
                 nodes
                     .into_iter()
@@ -53,22 +55,23 @@ pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, Multiple
 }
 
 /// The primaries of a cluster, as the first of these nodes that answers names them.
-async fn shards(seeds: &[Address]) -> Result<Vec<Address>> {
-    let asked = seeds
-        .iter()
-        .map(|seed| within(seed, seed.clone().ask_for_slots()));
+async fn shards(server: &Address, seeds: &[Host]) -> Result<Vec<Address>> {
+    let asked = seeds.iter().map(|seed| async {
+        let seed = server.at(&seed.name, seed.port);
+        within(&seed, seed.clone().ask_for_slots()).await
+    });
     let mut failure = Error::new(ErrorKind::InvalidArgument, "the URL names no node");
-    for (seed, answer) in seeds.iter().zip(join_all(asked).await) {
+    for answer in join_all(asked).await {
         match answer {
             Ok(ranges) => {
-                let mut nodes: Vec<Address> = Vec::new();
-                for range in ranges {
-                    let node = seed.at(&range.host.unwrap_or_default(), range.port);
-                    if !nodes.iter().any(|known| known.is_same(&node)) {
+                let mut nodes: Vec<Host> = Vec::new();
+                for node in ranges.into_iter().map(node_of) {
+                    if !nodes.contains(&node) {
                         nodes.push(node);
                     }
                 }
-                return Ok(nodes);
+                let nodes = nodes.iter().map(|node| server.at(&node.name, node.port));
+                return Ok(nodes.collect());
             }
             Err(error) => failure = error,
         }

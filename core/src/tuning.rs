@@ -90,24 +90,3 @@ pub(crate) const INLINE_LATE_EXPONENT: u32 = 8;
 
 /// In bytes. A higher threshold may exceed what the socket can keep.
 pub(crate) const RECEIVE_THRESHOLD_MOST: usize = 2048;
-
-// Cluster
-
-/// How many redirects a call follows before it fails with a transient error, to be tried again.
-pub(crate) const CLUSTER_HOPS: u8 = 8;
-
-/// How long the nodes may take to send the slot map.
-pub(crate) const CLUSTER_MAP_LIMIT: Duration = Duration::from_secs(1);
-
-/// How many nodes are asked for it at the same time.
-pub(crate) const CLUSTER_MAP_NODES: usize = 3;
-
-/// After every `CLUSTER_MAP_ROUNDS` maps that did not help, the pauses grow by their own length, up
-/// to `CLUSTER_MAP_SLOWEST` times.
-pub(crate) const CLUSTER_MAP_ROUNDS: u32 = 60;
-
-pub(crate) const CLUSTER_MAP_SLOWEST: u32 = 10;
-
-/// How long a connected node without slots is kept. A node that imports its first slots gets many
-/// `ASK` redirects before the map shows it.
-pub(crate) const CLUSTER_NODE_LINGER: Duration = Duration::from_secs(60);

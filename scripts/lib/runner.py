@@ -345,10 +345,17 @@ def phases() -> list[Phase]:
                 [build, "wasm"],
                 [build, "node"],
                 ["scripts/setup-versions", "workerd"],
+                ["scripts/setup-browser"],
             ],
             [
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
-                *on_wasm([*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm"]),
+                *on_wasm(
+                    [*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm", "wasm/topologies"]
+                ),
+                (
+                    ["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"],
+                    node,
+                ),
                 (
                     [
                         "scripts/on-version",
@@ -447,7 +454,7 @@ def phases() -> list[Phase]:
             shares="conformance",
             when="ci",
         ),
-        # The waiters of the module for WebAssembly, in every kind of lock. It has one server so far.
+        # The waiters of the module for WebAssembly, in every kind of lock.
         Phase(
             "wasm-redisson",
             [
@@ -459,7 +466,13 @@ def phases() -> list[Phase]:
                 "says scripts/build-wasm --can",
             ],
             [[build, "wasm"], [build, "node"]],
-            [([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance)],
+            [
+                (
+                    [*scenarios, "--topology", name, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"],
+                    conformance,
+                )
+                for name in ("single", "sentinel", "cluster")
+            ],
             shares="conformance",
             when="ci",
         ),

@@ -1,21 +1,17 @@
 // The documentation site in a real browser, on a desk and on a phone. `scripts/docs-site` has to have built it.
 // REDLATCH_SHOTS=FOLDER leaves pictures of the pages there.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
-import { createReadStream, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { createReadStream, existsSync, readdirSync, statSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { tmpdir } from 'node:os'
 import { extname, join, relative } from 'node:path'
 import { after, before, test } from 'node:test'
-import { brotliDecompressSync } from 'node:zlib'
-import chromium from '@sparticuz/chromium'
-import { chromium as playwright } from 'playwright-core'
+import { launch } from './browser.mjs'
 
 const root = join(process.env.CARGO_TARGET_DIR, 'site', 'html')
 const shots = process.env.REDLATCH_SHOTS
 const TYPES = { '.html': 'text/html', '.css': 'text/css', '.js': 'text/javascript', '.json': 'application/json', '.svg': 'image/svg+xml' }
 const SIZES = { desk: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } }
-let server, browser, place, home
+let server, browser, end, home
 
 before(async () => {
   assert.ok(existsSync(join(root, 'index.html')), `there is no site in ${root}: scripts/docs-site builds it`)
@@ -28,22 +24,11 @@ before(async () => {
   })
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
   home = `http://127.0.0.1:${server.address().port}`
-  // The package unpacks its browser and fonts into the folder for temporary files. Its libraries, which a machine may lack, it
-  // unpacks only where it believes to be at home. Its own arguments are for one process, which ends with the first closed page.
-  place = process.env.TMPDIR = mkdtempSync(join(tmpdir(), 'redlatch-browser-'))
-  const executablePath = await chromium.executablePath()
-  const libraries = readFileSync(new URL('node_modules/@sparticuz/chromium/bin/al2023.tar.br', import.meta.url))
-  execFileSync('tar', ['-x', '-C', place], { input: brotliDecompressSync(libraries) })
-  // The package's own list of fonts names /tmp/fonts. Without a font a page has no text, and the browser ends at the first symbol.
-  const fonts = join(place, 'fonts')
-  writeFileSync(join(fonts, 'fonts.conf'), `<fontconfig><dir>${fonts}</dir><cachedir>${fonts}/cache</cachedir></fontconfig>`)
-  const env = { ...process.env, LD_LIBRARY_PATH: join(place, 'lib'), FONTCONFIG_PATH: fonts }
-  browser = await playwright.launch({ executablePath, env, args: ['--no-sandbox', '--disable-gpu', '--headless=shell'] })
+  ;({ browser, end } = await launch())
 })
 
 after(async () => {
-  await browser?.close()
-  if (place) rmSync(place, { recursive: true, force: true })
+  await end?.()
   server?.close()
   server?.closeAllConnections()
 })

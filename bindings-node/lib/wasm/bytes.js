@@ -1,8 +1,7 @@
 'use strict'
 // Arguments for the module and records from it, as bindings-wasm/README.md describes them.
 
-// Contexts of node:vm have none of their own.
-const { TextEncoder, TextDecoder } = globalThis.TextEncoder === undefined ? require('node:util') : globalThis
+const { TextDecoder, TextEncoder } = require('#host')
 const encoder = new TextEncoder()
 const decoder = new TextDecoder()
 

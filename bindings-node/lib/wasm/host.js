@@ -4,6 +4,7 @@
 
 const { Table } = require('../table.js')
 const { Arguments, Records, decoder } = require('./bytes.js')
+const { connectBy } = require('./stream.js')
 
 // Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -23,6 +24,8 @@ const REMEDY = 'make one in each request: await using client = await Client.conn
 const OUTSIDE = `a client was made outside of a request, where there are no connections; ${REMEDY}`
 const ELSEWHERE = `another request made this client, and its connections are of no use in this one; ${REMEDY}`
 
+const NO_SOCKETS = 'there are no sockets here; give connect, a function that opens a stream to the server'
+
 const camel = 1
 
 // The tables of errors, lost reasons and options.
@@ -41,6 +44,7 @@ class Instance {
   #part
   #given = new Arguments()
   #sockets = new Map() // by the number of the connection
+  #openers = new Map() // by the number of the client: what opens its streams
   #timer
   #timerAt = Infinity
   #flushing = false
@@ -149,6 +153,7 @@ class Instance {
           break
         case GONE:
           this.#platform.forgetTls(id)
+          this.#openers.delete(id)
           break
       }
     }
@@ -160,7 +165,7 @@ class Instance {
       opened: () => {
         if (!this.#sockets.has(conn)) return
         this.given.whole(this.#platform.random())
-        this.call('redlatch_opened', conn)
+        this.call('redlatch_opened', conn, this.now())
         this.settle()
       },
       received: (bytes) => {
@@ -177,8 +182,14 @@ class Instance {
         this.settle()
       },
     }
-    this.#sockets.set(conn, this.#platform.connect(place, heard))
+    const open = this.#openers.get(place.client)
+    this.#sockets.set(conn, open === undefined ? this.#platform.connect(place, heard) : connectBy(open, place, heard))
     if (!this.#part.isAwaited) this.#sockets.get(conn).unref()
+  }
+
+  // The connections of a client are streams that the program opens.
+  openBy(client, open) {
+    this.#openers.set(client, open)
   }
 
   // Writes what calls have left, once for all that are made in one go: they share commands then.
@@ -231,6 +242,7 @@ class Instance {
     this.#timer?.clear()
     for (const socket of this.#sockets.values()) socket.destroy()
     this.#sockets.clear()
+    this.#openers.clear()
     return this.#failure
   }
 }
@@ -393,6 +405,10 @@ function backendOf(module, platform) {
       return this.nextId()
     }
 
+    get isWasm() {
+      return true
+    }
+
     drain() {
       return () => {
         const batch = this.#batch ?? { done: [] }
@@ -401,7 +417,9 @@ function backendOf(module, platform) {
       }
     }
 
-    client(url, names, values) {
+    // `connect`: opens a stream, in the place of a socket.
+    client(url, names, values, connect) {
+      if (connect === undefined && platform.connect === undefined) return refused(NO_SOCKETS)
       // Where sockets and timers belong to requests, each client has its own: an instance has one timer, and writes to all its sockets.
       const isHere = platform.request?.()
       if (platform.request !== undefined && isHere === undefined) return refused(OUTSIDE)
@@ -414,11 +432,12 @@ function backendOf(module, platform) {
       const told = instance.call('redlatch_open', id)
       if (!Array.isArray(told)) return told
       const [tls, ca, cert, key, exitLimit] = told
-      const problem = tls === '' ? undefined : platform.prepareTls(id, { ca, cert, key })
+      const problem = tls === '' ? undefined : connect === undefined ? platform.prepareTls(id, { ca, cert, key }) : unused({ ca, cert, key })
       if (problem !== undefined) {
         instance.call('redlatch_drop_client', id, instance.now())
         return refused(problem)
       }
+      if (connect !== undefined) instance.openBy(id, connect)
       this.#limits.set(id, { instance, limit: Number(exitLimit) })
       return new Client(this, instance, id)
     }
@@ -768,6 +787,13 @@ function backendOf(module, platform) {
     lostReasons: () => tables.reasons,
     options: () => tables.options,
   }
+}
+
+// Why these certificates are refused.
+function unused(pems) {
+  const [name] = Object.entries(pems).find(([, pem]) => pem !== '') ?? []
+  if (name === undefined) return undefined
+  return `tls${name[0].toUpperCase()}${name.slice(1)} is given, and connect is, too; let the stream that connect opens be encrypted`
 }
 
 function pairs(list, size) {

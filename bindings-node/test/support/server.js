@@ -2,7 +2,7 @@
 // A Redis-compatible server of a test's own, and a plain connection to look at it from outside.
 
 const { spawn } = require('node:child_process')
-const { mkdtempSync, rmSync } = require('node:fs')
+const { mkdtempSync, rmSync, writeFileSync } = require('node:fs')
 const { once } = require('node:events')
 const net = require('node:net')
 const { tmpdir } = require('node:os')
@@ -26,23 +26,30 @@ async function freePort() {
 }
 
 class Server {
-  static async start({ port, args = [] } = {}) {
+  // `config`: lines of a file, for a Sentinel.
+  static async start({ port, args = [], config } = {}) {
     if (process.env.REDLATCH_LENDER) return LentServer.start(args)
     for (let attempt = 0; attempt < 20; attempt += 1) {
-      const server = new Server(port ?? (await freePort()), args)
+      const server = new Server(port ?? (await freePort()), args, config)
       if (await server.answers()) return server
     }
     throw new Error(`${program()} does not start; see REDLATCH_SERVER_BIN`)
   }
 
-  constructor(port, args) {
+  constructor(port, args, config) {
     this.port = port
     this.url = `redis://127.0.0.1:${port}`
     this.folder = mkdtempSync(join(tmpdir(), 'redlatch-node-'))
     this.socket = join(this.folder, 'socket')
     const fixed = ['--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', this.folder]
     const where = ['--port', `${port}`, '--unixsocket', this.socket]
-    this.child = spawn(program(), [...where, ...fixed, ...args], { stdio: 'ignore' })
+    let words = [...where, ...fixed, ...args]
+    if (config !== undefined) {
+      const file = join(this.folder, 'sentinel.conf')
+      writeFileSync(file, [`port ${port}`, `unixsocket ${this.socket}`, 'bind 127.0.0.1', `dir ${this.folder}`, ...config].join('\n'))
+      words = [file, '--sentinel']
+    }
+    this.child = spawn(program(), words, { stdio: 'ignore' })
     this.ended = once(this.child, 'exit')
   }
 
@@ -61,6 +68,11 @@ class Server {
       }
     }
     return false
+  }
+
+  // Keeps its connections and answers nothing any more.
+  hang() {
+    this.child.kill('SIGSTOP')
   }
 
   async stop() {
@@ -177,4 +189,28 @@ function parse(bytes, start) {
   }
 }
 
-module.exports = { Connection, Server }
+// Takes connections and never answers. `met` counts them, `sockets` are those that are open.
+class Silent {
+  static async start() {
+    const silent = new Silent()
+    silent.listener = net.createServer((socket) => {
+      silent.sockets.add(socket)
+      silent.met += 1
+      socket.on('error', () => {}).on('close', () => silent.sockets.delete(socket))
+      socket.resume()
+    })
+    await once(silent.listener.listen(0, '127.0.0.1'), 'listening')
+    silent.port = silent.listener.address().port
+    return silent
+  }
+
+  sockets = new Set()
+  met = 0
+
+  stop() {
+    this.listener.close()
+    for (const socket of this.sockets) socket.destroy()
+  }
+}
+
+module.exports = { Connection, Server, Silent, freePort }

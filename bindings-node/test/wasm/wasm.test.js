@@ -7,6 +7,7 @@ const { execFile, spawn } = require('node:child_process')
 const { once } = require('node:events')
 const { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
 const net = require('node:net')
+const { Duplex } = require('node:stream')
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
 const tls = require('node:tls')
@@ -246,11 +247,96 @@ test('too few replicas are told', async () => {
   await client.close()
 })
 
+// A stream of the program's own, which leads to the server of the tests.
+async function toServer() {
+  const socket = net.connect(context.server.port, '127.0.0.1')
+  await once(socket, 'connect')
+  return Duplex.toWeb(socket)
+}
+
+test('a stream of the program takes the place of a socket', async () => {
+  const asked = []
+  const connect = ({ signal, ...place }) => (asked.push([place, signal.aborted]), toServer())
+  const client = await Client.connect('rediss://db.internal:7000', { connect })
+  await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
+  await client.close()
+  assert.deepEqual(asked, [[{ host: 'db.internal', port: 7000, tls: true }, false]])
+})
+
+test('a stream that breaks is replaced, and its signal is aborted', async () => {
+  const opened = []
+  const connect = async ({ signal }) => {
+    const stream = await toServer()
+    opened.push({ signal, stream })
+    return stream
+  }
+  const client = await Client.connect('redis://h', { connect })
+  await context.redis.send('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')
+  await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
+  assert.ok(opened.length >= 2 && opened[0].signal.aborted)
+  await client.close()
+  assert.ok(opened.at(-1).signal.aborted)
+})
+
+test('calls that a lost connection did not take are made on the next one', async () => {
+  const opened = []
+  const connect = async () => {
+    const { readable, writable } = await toServer()
+    const cuttable = new TransformStream({ start: (controller) => opened.push(controller) })
+    return { readable: readable.pipeThrough(cuttable), writable }
+  }
+  const client = await Client.connect('redis://h', { connect })
+  // More than may be under way at once.
+  const asked = Array.from({ length: 1000 }, () => client.lock(freshName()).isLocked())
+  await Promise.resolve() // now as many as may be are written, and no answer is read
+  await Promise.resolve()
+  opened[0].error(new Error('cut'))
+  assert.deepEqual(new Set(await Promise.all(asked)), new Set([false]))
+  assert.equal(client.stats().connects, 2)
+  await client.close()
+})
+
+test('a stream that brings views of bytes serves, and one that brings text is told', async () => {
+  const through = (change) => async () => {
+    const { readable, writable } = await toServer()
+    return { readable: readable.pipeThrough(new TransformStream({ transform: (chunk, to) => to.enqueue(change(chunk)) })), writable }
+  }
+  const copies = [(chunk) => chunk.buffer.slice(chunk.byteOffset, chunk.byteOffset + chunk.length), (chunk) => new DataView(chunk.buffer, chunk.byteOffset, chunk.length)]
+  for (const change of copies) {
+    const client = await Client.connect('redis://h', { connect: through(change) })
+    await client.close()
+  }
+  await assert.rejects(Client.connect('redis://h', { connect: through(String) }), { name: 'UnavailableError', message: /other than bytes/ })
+})
+
+test('what connect cannot be is told', async () => {
+  const named = (name, message) => ({ name, message })
+  assert.throws(() => new Client('redis://h', { connect: 5 }), named('InvalidArgumentError', /connect is 5; give it a function/))
+  const ca = join(PACKAGE, '../core/tests/tls/ca.pem')
+  assert.throws(() => new Client('rediss://h', { connect: toServer, tlsCa: ca }), named('InvalidArgumentError', /tlsCa is given, and connect is, too/))
+  for (const connect of [() => ({}), async () => null]) {
+    await assert.rejects(Client.connect('redis://h', { connect }), named('UnavailableError', /connect gave no stream/))
+  }
+  const refuse = () => {
+    throw new Error('no way there')
+  }
+  await assert.rejects(Client.connect('redis://h', { connect: refuse }), named('UnavailableError', /no way there/))
+  // One that never opens is given up with its attempt.
+  let given
+  const silent = ({ signal }) => ((given = signal), new Promise(() => {}))
+  await assert.rejects(Client.connect('redis://h', { connect: silent, connectTimeout: 100 }), named('UnavailableError', /no answer from h:6379/))
+  assert.equal(given.aborted, true)
+})
+
+test('a file for browsers is replaced where Node.js takes it', async () => {
+  const program = `require(${JSON.stringify(PACKAGE)}).Client.connect().then((client) => client.close()).then(() => console.log('closed'))`
+  const { stdout, stderr } = await runNode(['--conditions=browser', '-e', program], { REDLATCH_URL: context.url })
+  assert.equal(stdout, 'closed\n', stderr)
+})
+
 test('one that cannot be had yet is refused with the remedy', () => {
   const quorum = 'redis+quorum://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3'
-  for (const url of ['redis+cluster://127.0.0.1:1', 'redis+sentinel://127.0.0.1:1/main', quorum]) {
-    assert.throws(() => new Client(url), { kind: 'invalid_argument', message: /one server so far.*native/ })
-  }
+  assert.throws(() => new Client(quorum), { kind: 'invalid_argument', message: /no quorums so far.*native/ })
 })
 
 test('where npm installs no binary the program of the README runs on WebAssembly', async () => {

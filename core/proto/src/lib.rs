@@ -27,6 +27,7 @@
 
 #[cfg(test)]
 mod campaign;
+pub mod cluster;
 pub mod connecting;
 pub mod engine;
 pub mod error;
@@ -39,6 +40,7 @@ pub mod moment;
 pub mod outbox;
 #[cfg(test)]
 mod real;
+pub mod sentinel;
 #[cfg(test)]
 #[path = "../../tests/support/mod.rs"]
 mod support;

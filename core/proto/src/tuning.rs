@@ -261,3 +261,24 @@ pub const ORPHAN_LIMIT: Duration = Duration::from_secs(1);
 
 /// How much longer it goes on for permits without leases that are to be given back.
 pub const OWED_LIMIT: Duration = Duration::from_secs(30);
+
+// Cluster
+
+/// How many redirects a call follows before it fails with a transient error, to be tried again.
+pub(crate) const CLUSTER_HOPS: u8 = 8;
+
+/// How long the nodes may take to send the slot map.
+pub(crate) const CLUSTER_MAP_LIMIT: Duration = Duration::from_secs(1);
+
+/// How many nodes are asked for it at the same time.
+pub(crate) const CLUSTER_MAP_NODES: usize = 3;
+
+/// After every `CLUSTER_MAP_ROUNDS` maps that did not help, the pauses grow by their own length, up
+/// to `CLUSTER_MAP_SLOWEST` times.
+pub(crate) const CLUSTER_MAP_ROUNDS: u32 = 60;
+
+pub(crate) const CLUSTER_MAP_SLOWEST: u32 = 10;
+
+/// How long a connected node without slots is kept. A node that imports its first slots gets many
+/// `ASK` redirects before the map shows it.
+pub(crate) const CLUSTER_NODE_LINGER: Duration = Duration::from_secs(60);

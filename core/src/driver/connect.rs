@@ -30,7 +30,8 @@ use crate::url::{At, Host, Login};
 use crate::wire;
 use redlatch_proto::connecting::{self, Backoff, millis_of};
 use redlatch_proto::outbox::server_clock::ServerClock;
-use redlatch_proto::outbox::slotmap::{self, Range};
+use redlatch_proto::outbox::slotmap::Range;
+use redlatch_proto::{cluster, sentinel};
 
 /// Where and how to connect.
 #[derive(Clone)]
@@ -423,12 +424,11 @@ impl Address {
     /// Makes a command connection to a node of a cluster.
     pub(super) async fn node(self, tracking: bool) -> Result<Connected> {
         let mut connected = self.commands(tracking).await?;
-        // Redisson detects sharded pub/sub in the same way. Only servers before Redis 7 do not know
-        // the subcommand.
-        let answer = ask(&connected.connection, &["PUBSUB", "SHARDNUMSUB"]).await;
-        connected.sharded = answer
-            .err()
-            .is_none_or(|error| error.code() == Some("NOPERM"));
+        let answer = ask(&connected.connection, &cluster::SHARDED).await;
+        connected.sharded = match answer {
+            Ok(_) => cluster::is_sharded(None),
+            Err(error) => cluster::is_sharded(Some(error.code().unwrap_or_default())),
+        };
         Ok(connected)
     }
 
@@ -458,30 +458,26 @@ impl Address {
         self,
         connection: MultiplexedConnection,
     ) -> Result<Vec<Range>> {
-        let answer = ask(&connection, &["CLUSTER", "SLOTS"])
+        let answer = ask(&connection, &cluster::MAP)
             .await
             .map_err(|error| self.explain(&error))?;
-        let here = self.host().unwrap_or_default();
-        let mut ranges = slotmap::ranges(replies::value(answer));
-        for range in &mut ranges {
-            range.host.get_or_insert_with(|| here.clone());
-        }
-        if ranges.is_empty() {
-            let text = format!(
-                "{} knows no node of a cluster that has slots",
-                self.info.addr()
-            );
-            return Err(Error::new(ErrorKind::Unavailable, text));
-        }
-        Ok(ranges)
+        cluster::map_of(replies::value(answer), &self.host())
     }
 
-    pub(super) fn host(&self) -> Option<String> {
+    /// Host and port. The URL of a set of servers has no other addresses.
+    fn host(&self) -> Host {
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => {
-                Some(host.clone())
-            }
-            _ => None,
+            ConnectionAddr::Tcp(name, port)
+            | ConnectionAddr::TcpTls {
+                host: name, port, ..
+            } => Host {
+                name: name.clone(),
+                port: *port,
+            },
+            _ => Host {
+                name: String::new(),
+                port: 0,
+            },
         }
     }
 
@@ -492,31 +488,15 @@ impl Address {
         let role = ask(&connected.connection, &["ROLE"])
             .await
             .map_err(|error| address.explain(&error))?;
-        let Value::Array(role) = role else {
-            return Err(address.no_primary());
-        };
-        match role.first() {
-            Some(Value::BulkString(role)) if role == b"master" => Ok(connected),
-            _ => Err(address.no_primary()),
-        }
-    }
-
-    fn no_primary(&self) -> Error {
-        let text = format!(
-            "{} is no primary yet, or not any more; asking again",
-            self.info.addr()
-        );
-        Error::new(ErrorKind::Unavailable, text)
+        sentinel::check_role(&address.shown(), &replies::value(role))?;
+        Ok(connected)
     }
 
     /// Asks a sentinel for the primary of a service; `None` if it does not know the service.
-    pub(super) async fn ask_sentinel(&self, service: &str) -> Result<Option<(String, u16)>> {
-        let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service];
-        let answer = async { ask(&self.plain().await?, &command).await };
-        let place = answer
-            .await
-            .and_then(|value| Ok(redis::from_redis_value::<Option<(String, u16)>>(value)?));
-        place.map_err(|error| self.explain(&error))
+    pub(super) async fn ask_sentinel(&self, question: &[&str]) -> Result<Option<Host>> {
+        let answer = async { ask(&self.plain().await?, question).await };
+        let answer = answer.await.map_err(|error| self.explain(&error))?;
+        sentinel::primary_of(&self.shown(), &replies::value(answer))
     }
 
     /// A connection for one or two commands.
@@ -711,7 +691,12 @@ fn settings_of(login: &Login) -> RedisConnectionInfo {
 
 /// The pause before the next attempt to connect.
 pub(super) fn pause(backoff: &mut Backoff) -> Duration {
-    backoff.pause(uuid::Uuid::new_v4().as_u128() as u32)
+    backoff.pause(random())
+}
+
+/// A random number, to spread what many clients do at once.
+pub(super) fn random() -> u32 {
+    uuid::Uuid::new_v4().as_u128() as u32
 }
 
 /// No time limits: the callers set them.

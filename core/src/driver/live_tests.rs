@@ -1236,7 +1236,7 @@ async fn a_server_that_turns_clients_away_is_heard_however_soon_it_is_gone() {
             let refused = match what {
                 "commands" => address.commands(true).await.err(),
                 "messages" => address.pubsub().await.err(),
-                "primary" => address.ask_sentinel("service").await.err(),
+                "primary" => address.ask_sentinel(&["SENTINEL", "MASTERS"]).await.err(),
                 "slots" => address.ask_for_slots().await.err(),
                 _ => address.shard().await.err(),
             };

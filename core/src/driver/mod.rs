@@ -97,8 +97,11 @@ pub(crate) enum Servers {
         service: String,
         server: Address,
     },
-    /// Some nodes of a cluster.
-    Cluster(Vec<Address>),
+    /// Some nodes of a cluster. `server`: how to log in at any of its nodes.
+    Cluster {
+        server: Address,
+        seeds: Vec<Host>,
+    },
     /// All servers of a quorum.
     Quorum(Vec<Address>),
 }
@@ -123,7 +126,10 @@ impl Servers {
                 service: service.clone(),
                 server: address(&place.at)?,
             },
-            Topology::Cluster { hosts } => Servers::Cluster(all(hosts)?),
+            Topology::Cluster { hosts } => Servers::Cluster {
+                server: address(&place.at)?,
+                seeds: hosts.clone(),
+            },
             Topology::Quorum { hosts } => Servers::Quorum(all(hosts)?),
         })
     }
@@ -145,7 +151,10 @@ impl Servers {
                 service,
                 server: server.named(name),
             },
-            Servers::Cluster(seeds) => Servers::Cluster(all(seeds)),
+            Servers::Cluster { server, seeds } => Servers::Cluster {
+                server: server.named(name),
+                seeds,
+            },
             Servers::Quorum(servers) => Servers::Quorum(all(servers)),
         }
     }

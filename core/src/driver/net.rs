@@ -57,7 +57,9 @@ impl Net {
                     direct,
                 )))
             }
-            Servers::Cluster(seeds) => Net::Cluster(Box::new(Cluster::new(seeds, manner))),
+            Servers::Cluster { server, seeds } => {
+                Net::Cluster(Box::new(Cluster::new(server, seeds, manner)))
+            }
             Servers::Quorum(servers) => Net::Quorum(Box::new(Quorum::new(servers, &manner))),
         }
     }

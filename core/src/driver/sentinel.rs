@@ -13,28 +13,24 @@ use super::channels::Reach;
 use super::connect::{Address, Connected};
 use super::pubsub::Subscriptions;
 use crate::engine::Input;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::moment::Moment;
+use crate::url::Host;
 use crate::wire::Name;
-
-/// The channel on which a sentinel announces the new primary of a service.
-const SWITCH: &str = "+switch-master";
+use redlatch_proto::sentinel::{SWITCH, Search, Service};
 
 /// The sentinels of a service.
 pub(crate) struct Sentinels {
     hosts: Vec<Address>,
-    service: String,
+    service: RefCell<Service>,
     /// How to connect and log in at the servers of the service. Only host and port are replaced.
     server: Address,
-    /// The primary that was replaced last, until its successor is reached. A sentinel that lags
-    /// behind still names it, and for a moment it still reports the role of primary.
-    deposed: RefCell<Option<(String, u16)>>,
 }
 
 /// A result during the search for the primary.
 enum Step {
     /// A sentinel has named a primary, or does not know the service.
-    Named(Result<Option<(String, u16)>>),
+    Named(Result<Option<Host>>),
     /// The connection to a named primary was made, or failed.
     Reached(Result<Box<Connected>>),
 }
@@ -45,92 +41,49 @@ impl Sentinels {
     pub(crate) fn new(hosts: Vec<Address>, service: String, server: Address) -> Self {
         Sentinels {
             hosts,
-            service,
+            service: RefCell::new(Service::new(service)),
             server,
-            deposed: RefCell::default(),
         }
     }
 
     /// Connects to the primary.
     ///
-    /// All sentinels are asked at the same time, so that a silent one costs nothing. A server that
-    /// is named is believed if it reports the role of primary itself.
-    ///
     /// # Errors
     /// `invalid_argument` if all sentinels answer and none knows the service; else `unavailable`,
     /// or the error of the connection.
     pub(crate) async fn connect(self: Rc<Self>, tracking: bool) -> Result<Connected> {
+        let question = self.service.borrow().question().map(str::to_owned);
+        let question = question.each_ref().map(String::as_str);
         let mut steps: Steps<'_> = FuturesUnordered::new();
         for host in &self.hosts {
             steps.push(Box::pin(async {
-                Step::Named(host.ask_sentinel(&self.service).await)
+                Step::Named(host.ask_sentinel(&question).await)
             }));
         }
-        let (mut named, mut unknown, mut failures) = (Vec::new(), 0, Vec::new());
+        let mut search = Search::default();
         while let Some(step) = steps.next().await {
             match step {
-                Step::Named(Ok(Some(place))) if named.contains(&place) => {}
-                Step::Named(Ok(Some(place))) if self.deposed.borrow().as_ref() == Some(&place) => {
-                    failures.push(self.lagging());
+                Step::Named(answer) => {
+                    if let Some(place) = search.named(&self.service.borrow(), answer) {
+                        let server = self.server.at(&place.name, place.port);
+                        steps.push(Box::pin(async move {
+                            Step::Reached(server.primary(tracking).await.map(Box::new))
+                        }));
+                    }
                 }
-                Step::Named(Ok(Some(place))) => {
-                    let server = self.server.at(&place.0, place.1);
-                    steps.push(Box::pin(async move {
-                        Step::Reached(server.primary(tracking).await.map(Box::new))
-                    }));
-                    named.push(place);
-                }
-                Step::Named(Ok(None)) => unknown += 1,
                 Step::Reached(Ok(connected)) => {
-                    self.deposed.replace(None);
+                    self.service.borrow_mut().trust_all();
                     return Ok(*connected);
                 }
-                // The error of a named server explains more than that of an unreachable sentinel,
-                // so it comes first.
-                Step::Reached(Err(error)) => failures.insert(0, error),
-                Step::Named(Err(error)) => failures.push(error),
+                Step::Reached(Err(error)) => search.failed(error),
             }
         }
-        Err(self.not_found(unknown, failures))
-    }
-
-    fn not_found(&self, unknown: usize, failures: Vec<Error>) -> Error {
-        let service = &self.service;
-        match failures.into_iter().next() {
-            None => {
-                let text = format!(
-                    "no sentinel watches a service named {service:?}; write the name of `sentinel monitor` \
-                     behind the hosts in the URL"
-                );
-                Error::new(ErrorKind::InvalidArgument, text)
-            }
-            Some(error) => {
-                let text = match unknown {
-                    0 => format!("service {service:?}: {}", error.message()),
-                    _ => format!(
-                        "service {service:?}: {unknown} sentinels do not know it; {}",
-                        error.message()
-                    ),
-                };
-                error.reworded(text)
-            }
-        }
-    }
-
-    fn lagging(&self) -> Error {
-        let text = "a sentinel still names the primary that was replaced; asking again";
-        Error::new(ErrorKind::Unavailable, text)
+        Err(search.not_found(&self.service.borrow()))
     }
 
     /// The error when no primary was reached in time.
     pub(super) fn late(&self) -> Error {
-        let text = format!(
-            "service {:?}: no primary was reached within {:?}; do the sentinels run, and the server that they \
-             name?",
-            self.service,
-            self.server.timeout()
-        );
-        Error::new(ErrorKind::Unavailable, text)
+        self.service.borrow().late(self.server.timeout())
     }
 
     pub(super) fn server(&self) -> &Address {
@@ -172,25 +125,11 @@ impl Watch {
         {
             // Announcements before this subscription may have been missed, so no server is ruled
             // out any more.
-            self.sentinels.deposed.replace(None);
+            self.sentinels.service.borrow_mut().trust_all();
         }
         let told = self.listener.take_payloads();
-        told.iter().filter(|text| self.is_ours(text)).count() > 0
-    }
-
-    /// Reads `service old-host old-port new-host new-port`. If it is about our service, notes the
-    /// old primary and returns true.
-    fn is_ours(&self, text: &str) -> bool {
-        let words: Vec<&str> = text.split(' ').collect();
-        let [service, host, port, _, _] = words.as_slice() else {
-            return false;
-        };
-        if *service != self.sentinels.service {
-            return false;
-        }
-        let deposed = port.parse().ok().map(|port| ((*host).to_owned(), port));
-        self.sentinels.deposed.replace(deposed);
-        true
+        let mut service = self.sentinels.service.borrow_mut();
+        told.iter().filter(|text| service.heed(text)).count() > 0
     }
 
     pub(super) fn next_wake(&self) -> Option<Moment> {

@@ -9,7 +9,6 @@ use redis::aio::MultiplexedConnection;
 use super::News;
 use super::calls::OutgoingCall;
 use super::channels::Said;
-use super::connect::Address;
 use super::link::{Link, Manner, Target};
 use crate::engine::{CallOutcome, Input, LinkId};
 use crate::error::{Error, ErrorKind};
@@ -79,10 +78,6 @@ impl ServerConnections {
 
     pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
         self.plain.connection()
-    }
-
-    pub(super) fn server(&self) -> Option<&Address> {
-        self.plain.server()
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -1,13 +1,12 @@
 //! The channels to subscribe to, and the locks that need them.
 
-use std::collections::HashMap;
-
+use crate::maps::Map;
 use crate::wire::Name;
 
 /// The channels to subscribe to. Several locks may share a channel: `a` and `{a}` do, as in
 /// Redisson.
 #[derive(Debug, Default)]
-pub struct Wanted(HashMap<String, Vec<Name>>);
+pub struct Wanted(Map<String, Vec<Name>>);
 
 impl Wanted {
     /// Records that this lock needs the channel.

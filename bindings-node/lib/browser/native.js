@@ -1,0 +1,31 @@
+'use strict'
+// The WebAssembly part in a browser. It has no sockets: the program opens the streams.
+
+const { inNode } = require('./elsewhere.js')
+const { compiled } = require('./module.js')
+const { backendOf } = require('../wasm/host.js')
+const { clockOf } = require('../wasm/clock.js')
+
+const nothing = () => {}
+
+function timer(call, wait) {
+  const made = setTimeout(call, wait)
+  return { clear: () => clearTimeout(made), ref: nothing, unref: nothing }
+}
+
+const word = new BigUint64Array(1)
+
+const platform = {
+  now: clockOf(Date.now, () => performance.now()),
+  random: () => crypto.getRandomValues(word)[0],
+  timer,
+  // A task of its own: what streams have brought are microtasks, which come before.
+  afterSockets: (call) => timer(call, 0),
+  soon: (call) => queueMicrotask(call),
+  prepareTls: nothing,
+  forgetTls: nothing,
+  program: { language: 'browser', pid: 0, host: globalThis.location?.hostname ?? '' },
+  url: nothing,
+}
+
+module.exports = inNode('../native.js') ?? backendOf(compiled, platform)

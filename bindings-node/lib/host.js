@@ -1,0 +1,28 @@
+'use strict'
+// All that the package needs of Node.js. In a browser lib/browser/host.js takes its place.
+
+const { AsyncLocalStorage } = require('node:async_hooks')
+const diagnostics = require('node:diagnostics_channel')
+const { EventEmitter, addAbortListener, setMaxListeners } = require('node:events')
+const { isIPv6 } = require('node:net')
+// Not the global one: what tests put in its place may have no unref(), or never fire.
+const { setTimeout } = require('node:timers')
+// Contexts of node:vm have no TextDecoder and TextEncoder of their own.
+const { TextDecoder, TextEncoder, inspect } = require('node:util')
+const { isMainThread } = require('node:worker_threads')
+
+module.exports = {
+  AsyncLocalStorage,
+  EventEmitter,
+  TextDecoder,
+  TextEncoder,
+  addAbortListener,
+  diagnostics,
+  hasContexts: true,
+  inspect,
+  isIPv6,
+  isMainThread,
+  process,
+  setMaxListeners,
+  setTimeout,
+}

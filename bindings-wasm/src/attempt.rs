@@ -1,0 +1,322 @@
+//! A connection that is being set up, and the servers that it may lead to.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use redlatch_proto::error::Error;
+use redlatch_proto::url::{At, Host, Login};
+use redlatch_proto::value::{ServerError, Value};
+use redlatch_proto::{cluster, connecting, sentinel, wire};
+
+use crate::io::{Arrival, ConnId, Io};
+use crate::options::{ClusterPubsub, Protocol};
+use crate::resp::{Item, Reader, write_command};
+
+/// How a client connects, whatever the server.
+pub(crate) struct Manner {
+    /// The client, for the host.
+    pub(crate) client: f64,
+    pub(crate) tls: bool,
+    /// The limit for one attempt, set-up included.
+    pub(crate) timeout: Duration,
+    pub(crate) keep_alive: Duration,
+    pub(crate) protocol: Protocol,
+    pub(crate) tracking: bool,
+    pub(crate) pubsub: ClusterPubsub,
+    pub(crate) name: String,
+    pub(crate) uuid: String,
+    /// The client is being closed, and its host may end before it hears that a script is unknown.
+    pub(crate) closing: Cell<bool>,
+}
+
+/// Where and how to connect.
+pub(crate) struct Server {
+    pub(crate) at: At,
+    pub(crate) login: Login,
+    pub(crate) manner: Rc<Manner>,
+}
+
+impl Server {
+    /// The address, as it is shown in messages.
+    pub(crate) fn shown(&self) -> String {
+        self.at.to_string()
+    }
+
+    /// The same settings for another server.
+    pub(crate) fn at(&self, host: &Host) -> Rc<Server> {
+        Rc::new(Server {
+            at: At::Tcp(host.clone()),
+            login: self.login.clone(),
+            manner: self.manner.clone(),
+        })
+    }
+
+    /// The error for an attempt that took too long.
+    pub(crate) fn late(&self) -> Error {
+        connecting::late(&self.shown(), self.manner.tls, self.manner.timeout)
+    }
+
+    /// The error for an error reply.
+    pub(crate) fn refused(&self, error: &ServerError) -> Error {
+        let detail = error.details().unwrap_or_default();
+        connecting::refused(&self.shown(), error.code(), detail)
+    }
+}
+
+/// The purpose of a connection.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Purpose {
+    Commands,
+    /// The same, at a server that has to report the role of primary.
+    Primary,
+    /// The same, at a node of a cluster.
+    Node,
+    /// Pub/sub with RESP2, which needs a connection of its own.
+    Channels,
+    /// Sharded pub/sub. It has RESP3: every server with sharded pub/sub speaks it.
+    Shards,
+    /// One question. The connection is of no use once it is answered.
+    Question(Vec<String>),
+}
+
+impl Purpose {
+    pub(crate) fn question(words: &[&str]) -> Purpose {
+        Purpose::Question(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    pub(crate) fn is_commands(&self) -> bool {
+        matches!(self, Purpose::Commands | Purpose::Primary | Purpose::Node)
+    }
+}
+
+/// A connection that is being set up.
+pub(crate) struct Attempt {
+    pub(crate) conn: ConnId,
+    pub(crate) server: Rc<Server>,
+    pub(crate) purpose: Purpose,
+    pub(crate) resp3: bool,
+    pub(crate) reader: Reader,
+    /// The commands without a reply.
+    steps: VecDeque<Step>,
+    /// The last group of the uuids of owners.
+    pub(crate) identity: u64,
+    pub(crate) untracked: Option<String>,
+    pub(crate) evicts: Option<String>,
+    pub(crate) time: Option<u64>,
+    pub(crate) sharded: bool,
+    /// The answer to the question.
+    pub(crate) answer: Value,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Hello,
+    Auth,
+    Select,
+    Name,
+    Track,
+    Memory,
+    Time,
+    /// The command that only connections of this purpose send.
+    Own,
+}
+
+/// How far the set-up of a connection is.
+pub(crate) enum Setup {
+    /// More replies are to come.
+    Wants,
+    Done,
+}
+
+impl Attempt {
+    pub(crate) fn begin(server: Rc<Server>, purpose: Purpose, io: &mut Io<'_>) -> Attempt {
+        let resp3 = match purpose {
+            Purpose::Commands | Purpose::Primary | Purpose::Node => {
+                server.manner.protocol != Protocol::Resp2
+            }
+            Purpose::Shards => true,
+            Purpose::Channels | Purpose::Question(_) => false,
+        };
+        Attempt {
+            conn: io.connect(&server),
+            server,
+            purpose,
+            resp3,
+            reader: Reader::default(),
+            steps: VecDeque::new(),
+            identity: 0,
+            untracked: None,
+            evicts: None,
+            time: None,
+            sharded: false,
+            answer: Value::Nil,
+        }
+    }
+
+    /// Takes in an event of the connection.
+    ///
+    /// # Errors
+    /// If the connection is of no use.
+    pub(crate) fn arrived(
+        &mut self,
+        arrival: &Arrival<'_>,
+        io: &mut Io<'_>,
+    ) -> Result<Setup, Error> {
+        match arrival {
+            Arrival::Opened(identity) => {
+                self.identity = identity & 0xffff_ffff_ffff;
+                let bytes = self.hail();
+                io.write(self.conn, &bytes);
+                Ok(Setup::Wants)
+            }
+            Arrival::Bytes(bytes) => {
+                self.reader.add(bytes);
+                self.read(io)
+            }
+            Arrival::Closed(why) => Err(why.unreachable(&self.server)),
+        }
+    }
+
+    /// The server knows only RESP2.
+    fn connect_older(&mut self, io: &mut Io<'_>) {
+        io.close(self.conn);
+        self.conn = io.connect(&self.server);
+        self.resp3 = false;
+        self.reader = Reader::default();
+        self.steps.clear();
+    }
+
+    /// All commands that set the connection up, in one write.
+    fn hail(&mut self) -> Vec<u8> {
+        let manner = &self.server.manner;
+        let Login {
+            user,
+            password,
+            database,
+        } = &self.server.login;
+        let mut out = Vec::new();
+        let steps = &mut self.steps;
+        let mut add = |step: Step, words: &[&str]| {
+            write_command(&mut out, words);
+            steps.push_back(step);
+        };
+        let user = user.as_deref();
+        match (self.resp3, password) {
+            (true, Some(password)) => {
+                let user = user.unwrap_or("default");
+                add(Step::Hello, &["HELLO", "3", "AUTH", user, password]);
+            }
+            (true, None) => add(Step::Hello, &["HELLO", "3"]),
+            (false, Some(password)) => match user {
+                Some(user) => add(Step::Auth, &["AUTH", user, password]),
+                None => add(Step::Auth, &["AUTH", password]),
+            },
+            (false, None) => {}
+        }
+        if *database != 0 {
+            add(Step::Select, &["SELECT", &database.to_string()]);
+        }
+        if let Purpose::Question(words) = &self.purpose {
+            let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+            add(Step::Own, &words);
+            return out;
+        }
+        add(Step::Name, &["CLIENT", "SETNAME", &manner.name]);
+        if !self.purpose.is_commands() {
+            return out;
+        }
+        if manner.tracking && self.resp3 {
+            add(Step::Track, &["CLIENT", "TRACKING", "ON", "NOLOOP"]);
+        } else if manner.tracking {
+            self.untracked = Some(connecting::RESP2_ONLY.to_owned());
+        }
+        add(Step::Memory, &["INFO", "memory"]);
+        add(Step::Time, &["TIME"]);
+        match self.purpose {
+            Purpose::Primary => add(Step::Own, &["ROLE"]),
+            Purpose::Node => add(Step::Own, &cluster::SHARDED),
+            _ => {}
+        }
+        out
+    }
+
+    fn read(&mut self, io: &mut Io<'_>) -> Result<Setup, Error> {
+        let (server, tls) = (self.server.clone(), self.server.manner.tls);
+        let useless = |why: &str| connecting::unreachable(&server.shown(), why, !tls);
+        while let Some(step) = self.steps.front().copied() {
+            let value = match self.reader.next().map_err(useless)? {
+                None => return Ok(Setup::Wants),
+                Some(Item::Push(_)) => continue,
+                Some(Item::Reply(value)) => value,
+            };
+            self.steps.pop_front();
+            let Value::ServerError(error) = value else {
+                self.answered(step, value)?;
+                continue;
+            };
+            let detail = error.details().unwrap_or_default();
+            let refused = || server.refused(&error);
+            let turned_away = || wire::refusal(error.code(), detail).1;
+            match step {
+                Step::Hello => {
+                    let with_password = server.login.password.is_some();
+                    if self.purpose.is_commands()
+                        && server.manner.protocol == Protocol::Auto
+                        && connecting::refuses_hello(error.code(), error.details(), with_password)
+                    {
+                        self.connect_older(io);
+                        return Ok(Setup::Wants);
+                    }
+                    return Err(refused());
+                }
+                Step::Auth if !turned_away() => {
+                    return Err(connecting::log_in_refused(&server.shown(), false));
+                }
+                Step::Own if self.purpose == Purpose::Node => {
+                    self.sharded = cluster::is_sharded(Some(error.code()));
+                }
+                Step::Auth | Step::Select | Step::Time | Step::Own => return Err(refused()),
+                Step::Name if turned_away() => return Err(refused()),
+                Step::Track => self.untracked = Some(refused().message().to_owned()),
+                Step::Name | Step::Memory => {}
+            }
+        }
+        Ok(Setup::Done)
+    }
+
+    /// Takes in a reply that is no error.
+    fn answered(&mut self, step: Step, value: Value) -> Result<(), Error> {
+        match (step, value) {
+            (Step::Memory, Value::BulkString(text)) => {
+                self.evicts = connecting::evicts(&String::from_utf8_lossy(&text));
+            }
+            (Step::Time, value) => {
+                let (shown, tls) = (self.server.shown(), self.server.manner.tls);
+                let told = time(&value);
+                let why = "it does not tell its time";
+                self.time = Some(told.ok_or_else(|| connecting::unreachable(&shown, why, !tls))?);
+            }
+            (Step::Own, value) => match self.purpose {
+                Purpose::Primary => sentinel::check_role(&self.server.shown(), &value)?,
+                Purpose::Node => self.sharded = cluster::is_sharded(None),
+                _ => self.answer = value,
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The reply to `TIME`, in milliseconds.
+fn time(value: &Value) -> Option<u64> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let part = |at: usize| match parts.get(at)? {
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        _ => None,
+    };
+    Some(connecting::millis_of((part(0)?, part(1)?)))
+}

@@ -1,0 +1,164 @@
+//! The connections to one server: one for most calls and, once it is needed, one for calls that wait
+//! for replicas, as `core/src/driver/server_connections.rs` has them.
+
+use redlatch_proto::engine::{CallOutcome, Input};
+use redlatch_proto::error::{Error, ErrorKind};
+use redlatch_proto::moment::Moment;
+use redlatch_proto::outbox::News;
+use redlatch_proto::outbox::calls::OutgoingCall;
+use redlatch_proto::outbox::wanted::Wanted;
+
+use crate::io::{Arrival, ConnId, Io};
+use crate::link::Link;
+
+pub(crate) struct Connections {
+    pub(crate) plain: Link,
+    /// Calls that wait for replicas: `WAIT` blocks all behind it.
+    waiting: Link,
+    /// The generation of `plain` that the other connection goes with.
+    generation: u64,
+    /// Calls that came before that connection was up, with their deadlines.
+    held: Vec<(OutgoingCall, Moment)>,
+    /// Why that connection is down.
+    held_up: Option<Error>,
+}
+
+impl Connections {
+    /// Two links to the same server.
+    pub(crate) fn new(plain: Link, waiting: Link) -> Self {
+        Connections {
+            plain,
+            waiting,
+            generation: 0,
+            held: Vec::new(),
+            held_up: None,
+        }
+    }
+
+    pub(crate) fn links(&mut self) -> [&mut Link; 2] {
+        [&mut self.plain, &mut self.waiting]
+    }
+
+    pub(crate) fn has(&self, conn: ConnId) -> bool {
+        self.plain.has(conn) || self.waiting.has(conn)
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.plain.is_busy() || self.waiting.is_busy() || !self.held.is_empty()
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        now: Moment,
+        sending: OutgoingCall,
+        io: &mut Io<'_>,
+        news: &mut News,
+    ) {
+        if sending.op.replicas() == 0 || !self.plain.is_up() {
+            self.plain.send(now, sending, news);
+        } else {
+            let end = now.after(sending.limit);
+            self.held.push((sending, end));
+            self.waiting.begin(now, io);
+            self.send_held(now, news);
+        }
+    }
+
+    /// Leaves the server, because it is no longer the one that is wanted.
+    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
+        self.plain.leave(now, why, io, news);
+        let mut heard = News::default();
+        self.waiting.leave(now, why, io, &mut heard);
+        self.heard_apart(heard, news);
+    }
+
+    /// `wanted`: the channels that the connection for most calls has. The event is about one of these
+    /// connections.
+    pub(crate) fn arrived(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        arrival: &Arrival<'_>,
+        wanted: &Wanted,
+        io: &mut Io<'_>,
+        news: &mut News,
+    ) {
+        let mut heard = News::default();
+        if self.waiting.has(conn) {
+            let none = Wanted::default();
+            self.waiting
+                .arrived(now, conn, arrival, &none, io, &mut heard);
+        } else {
+            self.plain.arrived(now, conn, arrival, wanted, io, news);
+            if self.generation != self.plain.generation {
+                self.generation = self.plain.generation;
+                // The address may lead to another server by now, but the engine takes both
+                // connections for one server.
+                let why = "goes with one that was replaced";
+                self.waiting.leave(now, why, io, &mut heard);
+            }
+        }
+        self.heard_apart(heard, news);
+        self.send_held(now, news);
+    }
+
+    pub(crate) fn next_wake(&self, wanted: &Wanted) -> Option<Moment> {
+        let links = [
+            self.plain.next_wake(wanted),
+            self.waiting.next_wake(&Wanted::default()),
+        ];
+        let held = self.held.iter().map(|(_, end)| *end);
+        links.into_iter().flatten().chain(held).min()
+    }
+
+    pub(crate) fn wake(&mut self, now: Moment, wanted: &Wanted, io: &mut Io<'_>, news: &mut News) {
+        self.plain.wake(now, wanted, io, news);
+        let mut heard = News::default();
+        self.waiting.wake(now, &Wanted::default(), io, &mut heard);
+        self.heard_apart(heard, news);
+        self.send_held(now, news);
+    }
+
+    /// Takes news of the connection for calls that wait for replicas. The engine does not hear
+    /// whether it is up or down.
+    fn heard_apart(&mut self, heard: News, news: &mut News) {
+        news.connects += heard.connects;
+        news.redirects.extend(heard.redirects);
+        for input in heard.inputs {
+            match input {
+                Input::Up(_) => self.held_up = None,
+                Input::Down(_, error) => self.held_up = Some(error),
+                // The owners of a client carry the identity of its connection for most calls.
+                Input::Identity(_) => {}
+                input => news.tell(input),
+            }
+        }
+    }
+
+    /// Sends the calls that were held, with the rest of their time.
+    fn send_held(&mut self, now: Moment, news: &mut News) {
+        for (sending, end) in std::mem::take(&mut self.held) {
+            if end <= now {
+                let outcome = match &self.held_up {
+                    Some(error) => CallOutcome::Refused {
+                        passing: !matches!(error.kind(), ErrorKind::Auth | ErrorKind::Denied),
+                        error: error.clone(),
+                    },
+                    None => CallOutcome::NotSent,
+                };
+                news.tell(Input::Outcome {
+                    call: sending.call,
+                    outcome,
+                });
+            } else if self.waiting.is_up() {
+                let sending = OutgoingCall {
+                    limit: now.until(end),
+                    ..sending
+                };
+                self.waiting.send(now, sending, news);
+            } else {
+                self.held.push((sending, end));
+            }
+        }
+    }
+}

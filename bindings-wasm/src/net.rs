@@ -1,0 +1,145 @@
+//! The connections of a client: to one server, to the primary of a Sentinel set-up, or to a cluster.
+
+use std::rc::Rc;
+
+use redlatch_proto::moment::Moment;
+use redlatch_proto::outbox::News;
+use redlatch_proto::outbox::calls::OutgoingCall;
+use redlatch_proto::sentinel::Service;
+use redlatch_proto::url::{Host, Place, Topology};
+use redlatch_proto::wire::{Name, Topic};
+
+use crate::attempt::{Manner, Server};
+use crate::cluster::Cluster;
+use crate::io::{Arrival, ConnId, Io};
+use crate::link::{Link, Sentinels};
+use crate::one::One;
+
+pub(crate) enum Net {
+    One(Box<One>),
+    Cluster(Box<Cluster>),
+}
+
+impl Net {
+    pub(crate) fn new(now: Moment, place: &Place, manner: &Rc<Manner>) -> Self {
+        let server = Rc::new(Server {
+            at: place.at.clone(),
+            login: place.server.clone(),
+            manner: manner.clone(),
+        });
+        match &place.topology {
+            Topology::Sentinel { hosts, service } => {
+                let sentinel = Server {
+                    at: place.at.clone(),
+                    login: place.sentinel.clone(),
+                    manner: manner.clone(),
+                };
+                let at = |host: &Host| sentinel.at(host);
+                Net::One(Box::new(One::primary(Rc::new(Sentinels {
+                    hosts: hosts.iter().map(at).collect(),
+                    service: Service::new(service.clone()).into(),
+                    server,
+                }))))
+            }
+            Topology::Cluster { hosts } => {
+                Net::Cluster(Box::new(Cluster::new(now, server, hosts.clone())))
+            }
+            Topology::Single | Topology::Quorum { .. } => Net::One(Box::new(One::server(server))),
+        }
+    }
+
+    /// Connects, unless that was begun before.
+    pub(crate) fn begin(&mut self, now: Moment, io: &mut Io<'_>) {
+        match self {
+            Net::One(one) => one.begin(now, io),
+            // It does what is due at once.
+            Net::Cluster(_) => {}
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        now: Moment,
+        sending: OutgoingCall,
+        io: &mut Io<'_>,
+        news: &mut News,
+    ) {
+        match self {
+            Net::One(one) => one.send(now, sending, io, news),
+            Net::Cluster(cluster) => cluster.send(now, sending, io, news),
+        }
+    }
+
+    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+        match self {
+            Net::One(one) => one.subscribe(now, name, topic, io),
+            Net::Cluster(cluster) => cluster.subscribe(now, name, topic, io),
+        }
+    }
+
+    pub(crate) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+        match self {
+            Net::One(one) => one.unsubscribe(now, name, topic),
+            Net::Cluster(cluster) => cluster.unsubscribe(now, name, io),
+        }
+    }
+
+    /// Does what follows from the events of the connections.
+    pub(crate) fn settle(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+        match self {
+            Net::One(one) => one.settle(now, io, news),
+            Net::Cluster(cluster) => cluster.settle(now, io, news),
+        }
+    }
+
+    pub(crate) fn has(&self, conn: ConnId) -> bool {
+        match self {
+            Net::One(one) => one.has(conn),
+            Net::Cluster(cluster) => cluster.has(conn),
+        }
+    }
+
+    /// Takes in an event of a connection.
+    pub(crate) fn arrived(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        arrival: &Arrival<'_>,
+        io: &mut Io<'_>,
+        news: &mut News,
+    ) {
+        match self {
+            Net::One(one) => one.arrived(now, conn, arrival, io, news),
+            Net::Cluster(cluster) => cluster.arrived(now, conn, arrival, io, news),
+        }
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Moment> {
+        match self {
+            Net::One(one) => one.next_wake(),
+            Net::Cluster(cluster) => cluster.next_wake(),
+        }
+    }
+
+    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+        match self {
+            Net::One(one) => one.wake(now, io, news),
+            Net::Cluster(cluster) => cluster.wake(now, io, news),
+        }
+    }
+
+    pub(crate) fn each_link(&mut self, act: &mut dyn FnMut(&mut Link)) {
+        match self {
+            Net::One(one) => one.each_link(act),
+            Net::Cluster(cluster) => cluster.each_link(act),
+        }
+    }
+
+    /// Closes all connections for good.
+    pub(crate) fn end(&mut self, io: &mut Io<'_>) {
+        self.each_link(&mut |link| link.end(io));
+        if let Net::Cluster(cluster) = self {
+            cluster.end(io);
+        }
+    }
+}

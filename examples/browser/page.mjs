@@ -1,0 +1,18 @@
+// One tab of all browsers edits at a time. A bundler makes page.js of it; the relay is at the address in the query: ?relay=ws://...
+import { Client } from 'redlatch'
+import { streamBy } from './stream.mjs'
+
+const relay = new URLSearchParams(location.search).get('relay') ?? 'ws://127.0.0.1:8080'
+const [button, state] = ['button', 'output'].map((name) => document.querySelector(name))
+// The relay knows the server; the host in the URL is only shown.
+const client = await Client.connect('redis://relay', { connect: streamBy(relay) })
+
+let hold
+button.onclick = async () => {
+  if (hold?.isHeld) return void (await hold.release(), (state.value = 'free'))
+  state.value = 'waiting'
+  hold = await client.lock('document:42').acquire()
+  hold.signal.onabort = () => (state.value = 'lost')
+  state.value = 'mine'
+}
+state.value = 'free'
