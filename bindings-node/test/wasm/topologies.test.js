@@ -45,8 +45,9 @@ describe('Sentinel', () => {
     })
   }
 
-  test('a sentinel that is down or silent costs nothing', async () => {
+  test('a sentinel that is down or silent costs nothing', async (t) => {
     const silent = await Silent.start()
+    t.after(() => silent.stop())
     const url = set.url.replace('@', `@127.0.0.1:${silent.port},127.0.0.1:1,`)
     // Nothing ends the wait for the silent one in the time of this test.
     const client = await Client.connect(url, { connectTimeout: 300_000 })
@@ -54,7 +55,6 @@ describe('Sentinel', () => {
     assert.ok(silent.met >= 1)
     await client.close()
     await until(() => silent.sockets.size === 0)
-    silent.stop()
   })
 
   test('a wrong service, a wrong password, and sentinels that are not there are told', async () => {
@@ -70,39 +70,28 @@ describe('Sentinel', () => {
 
   test('the next primary is followed, by holders and by waiters', async () => {
     const client = await Client.connect(set.url)
-    const name = freshName()
-    const hold = await client.lock(name, { replicas: 1 }).acquire()
-    const before = await set.primary()
-    await set.failOver()
-    await until(async () => (await set.primary()) === 1 - before)
-    await hold.extend(20_000)
-    await until(async () => (await set.looks[1 - before].send('PTTL', name)) > 10_000)
-    await hold.release()
-    // The old primary is a replica now: a lock on the new one is seen there.
-    await client.lock(name).using(() => until(async () => (await set.looks[1 - before].send('EXISTS', name)) === 1))
-    await client.close()
-    await isWoken(set.url, freshName(), listens)
-  })
-
-  test('a waiter is told by the primary that took over while it waited', async () => {
-    const holder = await Client.connect(set.url)
     const waiter = await Client.connect(set.url, { recheck: 3_600_000, tracking: false })
     const name = freshName()
-    const hold = await holder.lock(name, { replicas: 1, lease: 60_000 }).acquire()
+    const hold = await client.lock(name, { replicas: 1 }).acquire()
     const waiting = waiter.lock(name).acquire()
     await until(listens)
     const before = await set.primary()
-    // A sentinel orders no fail-over right after another one.
     await set.failOver()
     await until(async () => (await set.primary()) === 1 - before)
     await until(listens)
+    await hold.extend(20_000)
+    await until(async () => (await set.looks[1 - before].send('PTTL', name)) > 10_000)
     await hold.release()
     await (await waiting).release()
-    await Promise.all([holder.close(), waiter.close()])
+    // The old primary is a replica now: a lock on the new one is seen there.
+    await client.lock(name).using(() => until(async () => (await set.looks[1 - before].send('EXISTS', name)) === 1))
+    await Promise.all([client.close(), waiter.close()])
+    await isWoken(set.url, freshName(), listens)
   })
 
-  test('a primary that hangs is left', async () => {
+  test('a primary that hangs is left', async (t) => {
     const hanging = await SentinelSet.start({ downAfter: 1000 })
+    t.after(() => hanging.stop())
     // What is told when the connection goes shows that it is the announcement which ends it.
     const told = []
     const waiter = await Client.connect(hanging.url, { recheck: 3_600_000, tracking: false })
@@ -121,7 +110,6 @@ describe('Sentinel', () => {
     await hold.release()
     await (await waiting).release()
     await Promise.all([holder.close(), waiter.close()])
-    await hanging.stop()
   })
 })
 
@@ -184,27 +172,27 @@ describe('Cluster', () => {
     await client.close()
   })
 
-  test('names of two slots and a server that is in no cluster are told', async () => {
+  test('names of two slots and a server that is in no cluster are told', async (t) => {
     const client = await Client.connect(cluster.url)
     await assert.rejects(client.lock('a{b', { fencing: true }).acquire(), NameNotClusterableError)
     await client.close()
     await assert.rejects(Client.connect('redis+cluster://127.0.0.1:1'), UnavailableError)
     const alone = await Server.start()
+    t.after(() => alone.stop())
     await assert.rejects(Client.connect(`redis+cluster://127.0.0.1:${alone.port}`), (error) => {
       assert.match(error.message, /cluster/)
       return true
     })
-    await alone.stop()
   })
 
-  test('a seed that is silent costs nothing and is left', async () => {
+  test('a seed that is silent costs nothing and is left', async (t) => {
     const silent = await Silent.start()
+    t.after(() => silent.stop())
     const client = await Client.connect(cluster.url.replace('//', `//127.0.0.1:${silent.port},`), { connectTimeout: 300_000 })
     await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
     assert.ok(silent.met >= 1)
     await until(() => silent.sockets.size === 0)
     await client.close()
-    silent.stop()
   })
 
   test('a lock waits for the replica of its node', async () => {
