@@ -97,6 +97,78 @@ static void the_client_s_defaults_for_locks_do_not_count(void)
     close_client(client);
 }
 
+struct turn {
+    redlatch_lock *semaphore;
+    pthread_t thread;
+    int at;
+};
+
+static int turns_taken;
+
+static void count_place(void *user, const redlatch_holder *waiter)
+{
+    CHECK(waiter->count == 1 && waiter->remaining_ms > 0 && waiter->pid == (uint32_t)getpid());
+    ++*(int *)user;
+}
+
+static int places(redlatch_lock *semaphore)
+{
+    int found = 0;
+
+    CHECK_OK(redlatch_lock_waiters(semaphore, count_place, &found));
+    return found;
+}
+
+static void *take_a_turn(void *own)
+{
+    struct turn *turn = own;
+
+    CHECK_OK(redlatch_lock_acquire(turn->semaphore, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+    /* One permit: nobody else is inside. */
+    CHECK(turns_taken++ == turn->at);
+    CHECK_OK(redlatch_lock_release(turn->semaphore, REDLATCH_THREAD));
+    return NULL;
+}
+
+static void in_fair_mode_threads_of_two_clients_come_in_their_order(void)
+{
+    redlatch_client *clients[2] = {open_client(), open_client()};
+    redlatch_lock *semaphores[2], *plain;
+    redlatch_options *options;
+    struct turn turns[3];
+    int i;
+
+    CHECK(redis("DEL", "c:sem:fair", "{c:sem:fair}:timeout", NULL) != NULL);
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "fair", "true"));
+    for (i = 0; i < 2; i++)
+        CHECK_OK(redlatch_semaphore_new(clients[i], "c:sem:fair", 1, options, &semaphores[i]));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_new(clients[0], "c:sem:fair", options, &plain));
+    CHECK(strstr(redlatch_last_error(), "give a lock the kind fair") != NULL);
+    redlatch_options_free(options);
+    CHECK_OK(try_acquire(semaphores[0], 1));
+    turns_taken = 0;
+    for (i = 0; i < 3; i++) {
+        turns[i].semaphore = semaphores[(i + 1) % 2];
+        turns[i].at = i;
+        CHECK(pthread_create(&turns[i].thread, NULL, take_a_turn, &turns[i]) == 0);
+        EVENTUALLY(places(semaphores[0]) == i + 1);
+    }
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(semaphores[1], 2));
+    CHECK_OK(redlatch_lock_release(semaphores[0], 1));
+    for (i = 0; i < 3; i++)
+        CHECK(pthread_join(turns[i].thread, NULL) == 0);
+    CHECK(turns_taken == 3 && places(semaphores[1]) == 0);
+    CHECK_OK(redlatch_semaphore_new(clients[0], "c:sem:fair", 1, NULL, &plain));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_waiters(plain, count_place, NULL));
+    CHECK(strstr(redlatch_last_error(), "give it the option fair") != NULL);
+    redlatch_lock_free(plain);
+    for (i = 0; i < 2; i++) {
+        redlatch_lock_free(semaphores[i]);
+        close_client(clients[i]);
+    }
+}
+
 static void wrong_use_is_refused(void)
 {
     redlatch_client *client = open_client();
@@ -132,4 +204,5 @@ static void wrong_use_is_refused(void)
 }
 
 MAIN(TEST(each_owner_has_its_permits), TEST(the_number_of_permits_can_change),
+     TEST(in_fair_mode_threads_of_two_clients_come_in_their_order),
      TEST(the_client_s_defaults_for_locks_do_not_count), TEST(wrong_use_is_refused))

@@ -60,7 +60,7 @@ impl BatchKey {
             Layout::Hash => Shape::Hash,
             Layout::Plain => Shape::Plain,
             Layout::Learning | Layout::Read | Layout::Write => return None,
-            Layout::Permits | Layout::Queued => return None,
+            Layout::Permits | Layout::Queued | Layout::QueuedPermits => return None,
         };
         match op {
             Op::Acquire {

@@ -58,7 +58,7 @@ impl Engine {
             // that another caller relies on.
             return self.cx.fail(id, Error::lost_before(&name, lost));
         }
-        if form.kind == Kind::Semaphore
+        if form.kind.takes_permits()
             && key != OwnerKey::Once
             && !matches!(key, OwnerKey::Hold(_))
         {
@@ -776,7 +776,7 @@ impl Engine {
             .turn
             .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
         // Permits that one caller got leave others for the next, as far as is known here.
-        if waiter.form.kind != Kind::Semaphore {
+        if !waiter.form.kind.takes_permits() {
             waiting.note_refusal(self.cx.now);
         }
         if waiting.waiters.is_empty() && !waiting.channel.wanted && !in_doubt {
@@ -790,6 +790,7 @@ impl Engine {
             waiter.owner,
             waiter.form.clone(),
         );
+        let again = waiter.ahead == Ahead::Asking { again: true };
         self.open_hold(id, waiter, sent, ttl, token);
         if in_doubt {
             self.verify(&name);
@@ -798,6 +799,11 @@ impl Engine {
         // A reader that won ahead of the head changes nothing for the others.
         if was_head {
             self.advance(&name);
+        }
+        // The message that came meanwhile may be for the next one: it is of the server's queue, and
+        // permits that one caller got leave others.
+        if was_head && again && form.kind.is_shared() {
+            self.wake_head(&name);
         }
     }
 

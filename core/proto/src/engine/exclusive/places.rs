@@ -1,7 +1,10 @@
-//! The waiters of fair locks. Redis keeps their queue, so each of them asks for itself, and asks
-//! again before its place there runs out. A message tells the head of that queue that the lock is
-//! free. Only the first waiter of this client listens for it: those behind it come after it in Redis
-//! too.
+//! The waiters of fair locks and fair semaphores. Redis keeps their queue, so each of them asks for
+//! itself, and asks again before its place there runs out. A message tells the head of that queue that
+//! the lock is free. Only the first waiter of this client listens for it: those behind it come after
+//! it in Redis too.
+//!
+//! The messages of a semaphore go to everybody, since Redisson and clients that do not queue up
+//! publish so. The first waiter of each client asks then, and the server knows whose turn it is.
 
 use std::time::Duration;
 
@@ -14,7 +17,7 @@ use crate::engine::waiter::Ahead;
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Name, OwnerId, Reply, Topic};
+use crate::wire::{Name, OwnerId, Reply};
 
 impl Engine {
     /// Sends a call of this waiter. If one is in flight, another follows when that is refused.
@@ -77,7 +80,7 @@ impl Engine {
             Ahead::InVain if !blocked && waiter.has_place() => {
                 // The confirmation of the subscription causes the next call, which closes the gap
                 // between the answer to the last one and the subscription.
-                let topic = Topic::Place(waiter.owner);
+                let topic = waiter.form.kind.layout().heard_by(waiter.owner);
                 self.names.want_channel(&mut self.cx, name, topic);
             }
             Ahead::InVain | Ahead::Asking { .. } => {}
@@ -182,7 +185,7 @@ impl Engine {
         self.advance(&name);
     }
 
-    /// Lets all waiters for fair locks ask that are not the first of this client.
+    /// Lets all waiters with a place ask that are not the first of this client.
     pub(in crate::engine) fn ask_for_places(&mut self, which: Which<'_>) {
         let picked = self.names.waiters.iter().filter(|(id, waiter)| {
             let queues = waiter.queues() && which(&waiter.name);

@@ -1,5 +1,5 @@
 -- Drops the places at the head that have run out. The owner's own place never does while it asks.
-local head = redis.call('LINDEX', queue, 0)
+local head, dropped = redis.call('LINDEX', queue, 0), false
 while head and head ~= owner do
   local due = tonumber(redis.call('ZSCORE', times, head) or nil)
   if not due then
@@ -10,5 +10,5 @@ while head and head ~= owner do
   if due > now then break end
   redis.call('LPOP', queue)
   redis.call('ZREM', times, head)
-  head, at = redis.call('LINDEX', queue, 0), at and at - 1
+  head, at, dropped = redis.call('LINDEX', queue, 0), at and at - 1, true
 end

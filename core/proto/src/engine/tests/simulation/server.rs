@@ -176,7 +176,7 @@ pub struct Server {
     /// The read-write locks.
     pub shared: BTreeMap<Name, Shared>,
     pub semaphores: BTreeMap<Name, Semaphore>,
-    /// The queues of the fair locks.
+    /// The queues of the fair locks and semaphores.
     pub queues: BTreeMap<Name, Vec<Place>>,
     /// The channels and their subscribers.
     pub subscribers: BTreeSet<(Name, Uuid)>,
@@ -430,6 +430,11 @@ impl Server {
     /// The clock at this time, if it does not jump before.
     pub fn clock_at(&self, time: u64) -> u64 {
         (time + self.ahead) / 1000
+    }
+
+    /// The simulated time, in microseconds, however the clock jumps.
+    pub fn time(&self) -> u64 {
+        self.clock.saturating_sub(self.ahead)
     }
 
     /// The current clock, in milliseconds.
@@ -1150,6 +1155,23 @@ impl Server {
             Op::Acquire {
                 owner,
                 form,
+                count: count @ ..=1,
+                lease,
+                limit,
+                under,
+                queues,
+                ..
+            } if form.kind == Kind::FairSemaphore => self.queue_for_permits(
+                &name,
+                ((origin.uuid, *owner), *under),
+                form.permits.into(),
+                (*count, *limit),
+                *lease,
+                *queues,
+            ),
+            Op::Acquire {
+                owner,
+                form,
                 count,
                 lease,
                 limit,
@@ -1160,6 +1182,7 @@ impl Server {
             }
             Op::Release {
                 owner,
+                form,
                 remaining,
                 ttl,
                 ..
@@ -1173,7 +1196,11 @@ impl Server {
                 }
                 match semaphore.release(Some(me)) {
                     Some(tells) => (Reply::Released(0), tells),
-                    None => (semaphore.gone(), false),
+                    None => {
+                        let gone = semaphore.gone();
+                        let fair = form.kind == Kind::FairSemaphore;
+                        (gone, fair && self.leave_semaphore(&name, me))
+                    }
                 }
             }
             Op::Force { .. } => {
@@ -1188,6 +1215,10 @@ impl Server {
                 let grew = semaphore.free > free && limit.is_some();
                 (reply, grew && semaphore.free > Some(0))
             }
+            Op::Inspect {
+                what: Inspection::Waiters,
+                ..
+            } => (self.waiters(&name), false),
             _ => {
                 let holder = |lock: &Lock| Holder {
                     owner: format!("{:?}", lock.owner),
@@ -1264,7 +1295,7 @@ fn is_of_semaphore(op: &Op) -> bool {
         Op::Count { .. } => Kind::Semaphore,
         Op::Change { .. } | Op::Read { .. } => return false,
     };
-    kind == Kind::Semaphore
+    kind.takes_permits()
 }
 
 fn is_read_write(kind: Kind) -> bool {
