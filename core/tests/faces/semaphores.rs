@@ -355,7 +355,10 @@ async fn in_fair_mode_the_callers_of_all_clients_come_in_their_order() {
     let ((_here, own), (_there, other)) = (fair(&world, 2).await, fair(&world, 2).await);
     let both = own.acquire_many(2).await.unwrap();
     let mut waits = Vec::new();
-    for (place, (semaphore, permits)) in [(&other, 2), (&own, 1), (&other, 1)].into_iter().enumerate() {
+    for (place, (semaphore, permits)) in [(&other, 2), (&own, 1), (&other, 1)]
+        .into_iter()
+        .enumerate()
+    {
         waits.push(tokio::spawn(semaphore.acquire_many(permits)));
         while own.as_lock().waiters().await.unwrap().len() == place {}
     }
@@ -420,7 +423,10 @@ async fn in_fair_mode_a_release_does_not_pass_permits_on_within_a_client() {
     let second = tokio::spawn(own.acquire());
     while own.as_lock().waiters().await.unwrap().len() == 1 {}
     held.release().await.unwrap();
-    let first = soon("the first in the queue", first).await.unwrap().unwrap();
+    let first = soon("the first in the queue", first)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(!second.is_finished());
     first.release().await.unwrap();
     soon("the second", second).await.unwrap().unwrap();
@@ -467,6 +473,8 @@ fn in_fair_mode_threads_come_in_their_order() {
         })
         .collect();
     held.release().wait().unwrap();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
     client.close().wait().unwrap();
 }

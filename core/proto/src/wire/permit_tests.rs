@@ -215,15 +215,19 @@ impl Model {
         let all = self.number().map(|free| free + taken);
         let vain = all.is_some_and(|all| all < wanted);
         let enough = self.number().unwrap_or(0) >= wanted;
-        if self.place_of(&fair.owner).is_none()
-            && let Some(at) = fair.was.as_ref().and_then(|was| self.place_of(was))
+        let own = self.place_of(&fair.owner);
+        let was = fair.was.as_ref();
+        if let Some(at) = own
+            .or_else(|| self.place_of(was?))
+            .filter(|_| was.is_some())
         {
-            // The time of the new owner is written below.
             if memory.full {
                 return None;
             }
-            self.queue[at] = (fair.owner.clone(), None);
             memory.frees();
+            // The time of a new owner is written below.
+            let due = own.and_then(|at| self.queue[at].1);
+            self.queue[at] = (fair.owner.clone(), due);
         }
         let dropped = self.heads(&fair.owner, now, memory)?;
         let at = self.place_of(&fair.owner);
@@ -344,7 +348,9 @@ impl Model {
         self.add(back);
         self.settle();
         self.run_out(now);
-        let place = fair.filter(|_| back == 0).and_then(|owner| self.place_of(owner));
+        let place = fair
+            .filter(|_| back == 0)
+            .and_then(|owner| self.place_of(owner));
         if let (Some(at), Some(owner)) = (place, fair) {
             self.queue.remove(at);
             if at == 0 && self.number().is_some() {
@@ -442,9 +448,15 @@ impl Model {
     fn waiters(&mut self, now: u64) -> Answer {
         self.run_out(now);
         let waiter = |(owner, due): &(Id, Option<u64>)| Holder {
-            owner: [&owner[..14], &[0, 0]].concat().iter().map(|byte| format!("{byte:02x}")).collect(),
+            owner: [&owner[..14], &[0, 0]]
+                .concat()
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
             count: u16::from_be_bytes([owner[14], owner[15]]).into(),
-            remaining: Some(Duration::from_millis(due.unwrap_or(now).saturating_sub(now))),
+            remaining: Some(Duration::from_millis(
+                due.unwrap_or(now).saturating_sub(now),
+            )),
             process: None,
         };
         Answer::Reply(Reply::Holders(self.queue.iter().map(waiter).collect()))
@@ -746,7 +758,7 @@ impl Both {
                     let now = self.clock();
                     let expected = self.modelled(uuid, &op, now, late);
                     // A call that is refused at its first writing has changed nothing.
-                    assert_eq!(expected, Answer::Refused, "{op:?}");
+                    assert_eq!(expected, Answer::Refused, "{op:?} at {now}: {before:?}");
                     assert_eq!(self.models, before);
                     continue;
                 }

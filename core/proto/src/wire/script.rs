@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
 use super::names::{
-    TIMEOUT_SUFFIX, channel_parts, learnt_key, marker_key, permit_queue_keys, queue_keys, taken_key,
-    timeout_prefix, token_key,
+    TIMEOUT_SUFFIX, channel_parts, learnt_key, marker_key, permit_queue_keys, queue_keys,
+    taken_key, timeout_prefix, token_key,
 };
 use super::slots::slot;
 use super::{

@@ -58,10 +58,7 @@ impl Engine {
             // that another caller relies on.
             return self.cx.fail(id, Error::lost_before(&name, lost));
         }
-        if form.kind.takes_permits()
-            && key != OwnerKey::Once
-            && !matches!(key, OwnerKey::Hold(_))
-        {
+        if form.kind.takes_permits() && key != OwnerKey::Once && !matches!(key, OwnerKey::Hold(_)) {
             // A waiter that has its answer only stays until its call is settled.
             let waits =
                 |waiter: &Waiter| waiter.key == key && waiter.name == name && !waiter.answered;
@@ -543,6 +540,8 @@ impl Engine {
     /// Takes a waiter out of its queue and lets the next one on. Cleans up what the waiter may have
     /// acquired if a copy got no answer, or if `clean` is set.
     pub(in crate::engine) fn remove_waiter(&mut self, id: RequestId, clean: bool) {
+        let was_head = |waiter: &Waiter| self.names.is_head(&waiter.name, id);
+        let was_head = self.names.waiters.get(&id).is_some_and(was_head);
         let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
             return;
         };
@@ -554,6 +553,18 @@ impl Engine {
             self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
         }
         self.advance(name);
+        if was_head && !waiter.queues() {
+            self.pass_message_on(name, form);
+        }
+    }
+
+    /// The head that is gone has heard the messages. Those of a semaphore may have been for the next
+    /// one, which has a place in the server's queue: permits that one caller gets leave others.
+    fn pass_message_on(&mut self, name: &Name, form: &Form) {
+        let has_place = |name| self.names.head(name).is_some_and(Waiter::has_place);
+        if form.kind.takes_permits() && has_place(name) {
+            self.wake_head(name);
+        }
     }
 
     /// The outcome of the head's call.
@@ -753,6 +764,10 @@ impl Engine {
         let Some(waiter) = self.names.remove_timed(&mut self.cx, id) else {
             return;
         };
+        // The owner that it was may have got permits too.
+        if let Some(was) = waiter.was.filter(|_| waiter.form.kind.is_shared()) {
+            self.clean_up(&waiter.name, was, &waiter.form, waiter.lease(), None);
+        }
         let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
             return;
         };
@@ -800,10 +815,8 @@ impl Engine {
         if was_head {
             self.advance(&name);
         }
-        // The message that came meanwhile may be for the next one: it is of the server's queue, and
-        // permits that one caller got leave others.
-        if was_head && again && form.kind.is_shared() {
-            self.wake_head(&name);
+        if was_head && (again || !form.kind.layout().queues()) {
+            self.pass_message_on(&name, &form);
         }
     }
 

@@ -143,7 +143,7 @@ impl Caller {
                 Deed::Ask(Request::Count { name, limit })
             }
             90..92 => Deed::Ask(Request::Inspect {
-                what: match kind_of(&name) {
+                what: match side_of(random, &name) {
                     Kind::Fair | Kind::FairSemaphore if random.chance(300) => Inspection::Waiters,
                     _ if random.chance(500) => Inspection::Holders,
                     _ => Inspection::Owners,

@@ -196,7 +196,10 @@ impl Server {
             semaphore.busy(now_ms)
         };
         let free = semaphore.free.unwrap_or(0);
-        (reply, free > 0 && (back || moved && self.has_enough(name, free)))
+        (
+            reply,
+            free > 0 && (back || moved && self.has_enough(name, free)),
+        )
     }
 
     /// Whether so many free permits are enough for the first in the queue.

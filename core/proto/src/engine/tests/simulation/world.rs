@@ -2229,7 +2229,7 @@ impl World {
     /// A caller in fair mode was granted what it asked for at this time. Those that had a place by then
     /// came before it, and have it no more.
     fn check_order(&mut self, cell: &HoldCell, asked_at: u64) {
-        if !matches!(cell.kind, Kind::FairSemaphore | Kind::Fair) || cell.count() > 1 {
+        if cell.kind != Kind::FairSemaphore {
             return;
         }
         let now_ms = self.server.now_ms();
