@@ -429,7 +429,7 @@ async fn in_fair_mode_a_release_does_not_pass_permits_on_within_a_client() {
         .unwrap();
     assert!(!second.is_finished());
     first.release().await.unwrap();
-    soon("the second", second).await.unwrap().unwrap();
+    drop(soon("the second", second).await.unwrap().unwrap());
 }
 
 /// The number of permits may become less than somebody waits for. That holds nobody up.
@@ -442,10 +442,10 @@ async fn in_fair_mode_a_wish_for_more_than_there_are_holds_nobody_up() {
     while own.as_lock().waiters().await.unwrap().is_empty() {}
     own.set_permits(2).await.unwrap();
     all.release().await.unwrap();
-    soon("a wish that can be met", own.acquire()).await.unwrap();
+    drop(soon("a wish that can be met", own.acquire()).await.unwrap());
     assert!(!many.is_finished());
     own.set_permits(3).await.unwrap();
-    soon("and the other one", many).await.unwrap().unwrap();
+    drop(soon("and the other one", many).await.unwrap().unwrap());
     eventually("all are back", || world.counts() == (3, 0)).await;
 }
 
