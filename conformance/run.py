@@ -625,7 +625,9 @@ class Play:
     def queue_key(self, what: str = "queue") -> str:
         """The key of the `queue` of a fair lock or semaphore, or of the `timeout` of each place there."""
         if self.fair_permits:
-            return f"{taken(self.key).removesuffix('timeout')}redlatch:{'places' if what == 'timeout' else what}"
+            return (
+                f"{taken(self.key).removesuffix('timeout')}redlatch:{'places' if what == 'timeout' else what}"
+            )
         return f"redisson_lock_{what}:{self.key if '{' in self.key else '{' + self.key + '}'}"
 
     def queue(self) -> list[str]:

@@ -558,8 +558,8 @@ impl Engine {
         }
     }
 
-    /// The head that is gone has heard the messages. Those of a semaphore may have been for the next
-    /// one, which has a place in the server's queue: permits that one caller gets leave others.
+    /// The head that is gone has heard the messages. A message of a semaphore may have been for the
+    /// next one, which has a place in the server's queue: permits that one caller gets leave others.
     fn pass_message_on(&mut self, name: &Name, form: &Form) {
         let has_place = |name| self.names.head(name).is_some_and(Waiter::has_place);
         if form.kind.takes_permits() && has_place(name) {

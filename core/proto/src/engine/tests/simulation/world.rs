@@ -2226,8 +2226,8 @@ impl World {
         }
     }
 
-    /// A caller in fair mode was granted what it asked for at this time. Those that had a place by then
-    /// came before it, and have it no more.
+    /// A caller in fair mode was granted what it asked for at this time. The owners that had a place by
+    /// then came before it, and have it no more.
     fn check_order(&mut self, cell: &HoldCell, asked_at: u64) {
         if cell.kind != Kind::FairSemaphore {
             return;
