@@ -1,6 +1,8 @@
 /* Semaphores: permits, their number, and what is left of them. */
 #include "redis.h"
 
+#include <pthread.h>
+
 static redlatch_status try_acquire(redlatch_lock *lock, uint64_t owner)
 {
     return redlatch_lock_acquire(lock, owner, 0, REDLATCH_LOCK_LEASE, NULL);
