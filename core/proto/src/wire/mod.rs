@@ -98,9 +98,10 @@ pub enum Op {
         fencing: Fencing,
         /// How many replicas have to acknowledge it.
         replicas: u32,
-        /// For a reader: the owner of the write lock under which it reads. In a queue: the owner that
-        /// it was before, whose place it takes.
+        /// For a reader: the owner of the write lock under which it reads.
         under: Option<OwnerId>,
+        /// In a queue: the owners that it was before. It takes the place of one of them.
+        was: Vec<OwnerId>,
         /// How many permits a semaphore gets that has none yet. 0: somebody else sets that.
         limit: u32,
         /// Whether it takes a place in the queue of a fair lock or semaphore that it does not get. A
@@ -376,6 +377,9 @@ pub enum Reply {
     NotReplicated { got: u32 },
     /// Another owner holds the lock, for `ttl` (`None`: the key has no expiry).
     Busy { ttl: Option<Duration> },
+    /// There are fewer permits than were asked for, so the waiter has no place in the queue. `ttl` as
+    /// of [`Reply::Busy`].
+    Vain { ttl: Option<Duration> },
     /// Our field or value is gone, so we do not hold the lock.
     Gone(LostReason),
     /// Other data, or another kind of lock, is stored at the name. The text describes it for

@@ -63,8 +63,8 @@ struct Model {
 /// How an acquisition in fair mode asks.
 struct Fair {
     owner: Id,
-    /// The owner that it was.
-    was: Option<Id>,
+    /// The owners that it was.
+    was: Vec<Id>,
     queues: bool,
 }
 
@@ -162,11 +162,14 @@ impl Model {
         all
     }
 
-    /// Whether so many permits are enough for the first in the queue.
-    fn has_enough(&self) -> bool {
+    /// Whether the first in the queue has to ask: there is what it wants, or never will be.
+    fn head_asks(&self) -> bool {
         let wants = |owner: &Id| i64::from(u16::from_be_bytes([owner[14], owner[15]]));
-        let head = self.queue.first();
-        head.is_some_and(|(owner, _)| Some(wants(owner)) <= self.number())
+        let head = self.queue.first().map(|(owner, _)| wants(owner));
+        let (Some(wants), Some(free)) = (head, self.number()) else {
+            return false;
+        };
+        free > 0 && (wants <= free || Some(wants) > self.total())
     }
 
     /// The keys of the queue end with its last place.
@@ -201,26 +204,23 @@ impl Model {
         Some(dropped)
     }
 
-    /// Queues up. Returns whether it is its turn and whether another's may have come. `None`: the
-    /// server refuses that.
+    /// Queues up. Returns whether it is its turn, whether another's may have come, and whether it wants
+    /// more than there is. `None`: the server refuses that.
     fn queue_up(
         &mut self,
         fair: &Fair,
         wanted: i64,
         now: u64,
         memory: &mut Memory,
-    ) -> Option<(bool, bool)> {
+    ) -> Option<(bool, bool, bool)> {
         self.run_out(now);
         let taken = i64::try_from(self.ids().len()).unwrap();
         let all = self.number().map(|free| free + taken);
         let vain = all.is_some_and(|all| all < wanted);
         let enough = self.number().unwrap_or(0) >= wanted;
         let own = self.place_of(&fair.owner);
-        let was = fair.was.as_ref();
-        if let Some(at) = own
-            .or_else(|| self.place_of(was?))
-            .filter(|_| was.is_some())
-        {
+        let before = || fair.was.iter().find_map(|was| self.place_of(was));
+        if let Some(at) = own.or_else(before).filter(|_| !fair.was.is_empty()) {
             if memory.full {
                 return None;
             }
@@ -228,6 +228,12 @@ impl Model {
             // The time of a new owner is written below.
             let due = own.and_then(|at| self.queue[at].1);
             self.queue[at] = (fair.owner.clone(), due);
+            // The times of the others are gone.
+            for (owner, due) in &mut self.queue {
+                if fair.was.contains(owner) {
+                    *due = None;
+                }
+            }
         }
         let dropped = self.heads(&fair.owner, now, memory)?;
         let at = self.place_of(&fair.owner);
@@ -248,7 +254,8 @@ impl Model {
                 }
             }
         }
-        Some((took, dropped || (took || vain) && at == Some(0)))
+        let moved = dropped || (took || vain) && at == Some(0);
+        Some((took, moved, vain))
     }
 
     fn acquire(
@@ -308,9 +315,12 @@ impl Model {
         let wanted = i64::try_from(ids.len()).unwrap();
         let turn = match fair {
             Some(fair) => self.queue_up(fair, wanted, now, &mut memory),
-            None => Some((self.number().is_some_and(|free| free >= wanted), false)),
+            None => {
+                let enough = self.number().is_some_and(|free| free >= wanted);
+                Some((enough, false, false))
+            }
         };
-        let Some((took, moved)) = turn else {
+        let Some((took, moved, vain)) = turn else {
             *self = before;
             return Answer::Refused;
         };
@@ -327,7 +337,7 @@ impl Model {
             self.free = Free::Number(self.number().unwrap() - new);
             self.taken_ends |= self.free_ends;
         }
-        let another = (moved || sets) && fair.is_some() && self.has_enough();
+        let another = (moved || sets) && fair.is_some() && self.head_asks();
         if !over.is_empty() || another {
             self.publish(1);
         }
@@ -337,7 +347,10 @@ impl Model {
         let first = self.in_order().first().map(|(kept, _)| *kept);
         let ttl = first.filter(|kept| *kept != FOR_EVER);
         let ttl = ttl.map(|kept| Duration::from_millis(kept.saturating_sub(now)));
-        Answer::Reply(Reply::Busy { ttl })
+        Answer::Reply(match vain {
+            true => Reply::Vain { ttl },
+            false => Reply::Busy { ttl },
+        })
     }
 
     fn release(&mut self, ids: &[Id], fair: Option<&Id>, now: u64) -> Answer {
@@ -359,7 +372,7 @@ impl Model {
                 for (_, due) in &mut self.queue {
                     *due = due.map(|due| if due == now + NO_TIME { UNKNOWN } else { due });
                 }
-                if self.has_enough() {
+                if self.head_asks() {
                     self.publish(1);
                 }
             }
@@ -436,7 +449,9 @@ impl Model {
             }
             let free = i64::from(wanted) - taken;
             self.free = Free::Number(free);
-            self.publish(free - before);
+            if free != before {
+                self.publish((free - before).max(1));
+            }
         }
         let (mut available, mut limit) = (0, 0);
         if let Some(free) = self.number() {
@@ -535,6 +550,7 @@ fn name_of(answer: &Answer) -> &'static str {
     match answer {
         Answer::Reply(Reply::Acquired { .. }) => "acquired",
         Answer::Reply(Reply::Busy { .. }) => "busy",
+        Answer::Reply(Reply::Vain { .. }) => "vain",
         Answer::Reply(Reply::Gone(_)) => "gone",
         Answer::Reply(Reply::Released(_)) => "released",
         Answer::Reply(Reply::Kept) => "kept",
@@ -621,7 +637,10 @@ impl Both {
                 lease,
                 fencing: Fencing::Off,
                 replicas: 0,
-                under: self.random.chance(200).then(|| self.random.between(1, 8)),
+                under: None,
+                was: (0..self.random.pick(&[0, 0, 0, 0, 1, 2]))
+                    .map(|_| self.random.between(1, 8))
+                    .collect(),
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
                 queues: self.random.chance(700),
                 steal: false,
@@ -685,14 +704,17 @@ impl Both {
                 count,
                 lease,
                 limit,
-                under,
+                was,
                 queues,
                 ..
             } => {
                 let ids = ids_of(uuid, *owner, form.permits);
                 let fair = Fair {
                     owner: place(uuid, *owner, form.permits),
-                    was: under.map(|was| place(uuid, was, form.permits)),
+                    was: was
+                        .iter()
+                        .map(|was| place(uuid, *was, form.permits))
+                        .collect(),
                     queues: *queues,
                 };
                 let fair = (form.kind == Kind::FairSemaphore).then_some(&fair);
@@ -1070,6 +1092,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         fencing: Fencing::Off,
         replicas: 0,
         under: None,
+        was: Vec::new(),
         limit,
         queues: false,
         steal: false,

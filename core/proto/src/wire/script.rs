@@ -424,6 +424,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             lease,
             fencing,
             under,
+            was,
             name,
             limit,
             queues,
@@ -447,7 +448,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.add(verbs(Topic::Semaphore, name, publish));
                 if op.layout() == Layout::QueuedPermits {
                     words.number(place);
-                    words.owner_or_none(form, uuid, *under);
+                    was.iter().for_each(|was| words.owner(form, uuid, *was));
                 }
                 return;
             }
@@ -465,8 +466,11 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.number(place);
                 words.parts(&channel_parts(Topic::Lock, name));
                 words.add(verbs(Topic::Lock, name, publish));
-                words.owner_or_none(form, uuid, *under);
-                return counter.into_iter().for_each(|life| words.number(life));
+                match counter {
+                    Some(life) => words.number(life),
+                    None => words.add(""),
+                }
+                return was.iter().for_each(|was| words.owner(form, uuid, *was));
             }
             // Common values are left out: each argument costs the server as much as a small
             // command.
@@ -678,14 +682,6 @@ impl Words {
 
     pub(super) fn owner(&mut self, form: &Form, uuid: &str, owner: OwnerId) {
         self.write(|out| form.write_owner(uuid, owner, out));
-    }
-
-    /// The owner, or an empty word.
-    fn owner_or_none(&mut self, form: &Form, uuid: &str, owner: Option<OwnerId>) {
-        match owner {
-            Some(owner) => self.owner(form, uuid, owner),
-            None => self.add(""),
-        }
     }
 
     /// Adds two words: the prefix that all these owners share, and the rest of each owner. Most
@@ -949,6 +945,7 @@ mod tests {
             fencing,
             replicas: 0,
             under: None,
+            was: Vec::new(),
             limit: 0,
             queues: false,
             steal: false,
@@ -1009,6 +1006,7 @@ mod tests {
                 fencing,
                 replicas: 0,
                 under: None,
+                was: Vec::new(),
                 limit: 0,
                 queues: false,
                 steal: false,

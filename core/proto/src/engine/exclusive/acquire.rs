@@ -540,31 +540,17 @@ impl Engine {
     /// Takes a waiter out of its queue and lets the next one on. Cleans up what the waiter may have
     /// acquired if a copy got no answer, or if `clean` is set.
     pub(in crate::engine) fn remove_waiter(&mut self, id: RequestId, clean: bool) {
-        let was_head = |waiter: &Waiter| self.names.is_head(&waiter.name, id);
-        let was_head = self.names.waiters.get(&id).is_some_and(was_head);
         let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
             return;
         };
         let (name, form, lease) = (&waiter.name, &waiter.form, waiter.lease());
-        if let Some(was) = waiter.was {
-            self.clean_up(name, was, form, lease, None);
+        for was in &waiter.was {
+            self.clean_up(name, was.owner, form, lease, None);
         }
         if clean || waiter.unsettled.is_some() || waiter.has_place() {
             self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
         }
         self.advance(name);
-        if was_head && !waiter.queues() {
-            self.pass_message_on(name, form);
-        }
-    }
-
-    /// The head that is gone has heard the messages. A message of a semaphore may have been for the
-    /// next one, which has a place in the server's queue: permits that one caller gets leave others.
-    fn pass_message_on(&mut self, name: &Name, form: &Form) {
-        let has_place = |name| self.names.head(name).is_some_and(Waiter::has_place);
-        if form.kind.takes_permits() && has_place(name) {
-            self.wake_head(name);
-        }
     }
 
     /// The outcome of the head's call.
@@ -634,7 +620,10 @@ impl Engine {
                 let text = format!("unexpected outcome of an acquire: {outcome:?}");
                 let nothing_done = matches!(
                     outcome,
-                    CallOutcome::NotSent | CallOutcome::Answered(Reply::Busy { .. } | Reply::Stale)
+                    CallOutcome::NotSent
+                        | CallOutcome::Answered(
+                            Reply::Busy { .. } | Reply::Vain { .. } | Reply::Stale
+                        )
                 );
                 (Error::new(ErrorKind::Internal, text), !nothing_done)
             }
@@ -764,9 +753,9 @@ impl Engine {
         let Some(waiter) = self.names.remove_timed(&mut self.cx, id) else {
             return;
         };
-        // The owner that it was may have got permits too.
-        if let Some(was) = waiter.was.filter(|_| waiter.form.kind.is_shared()) {
-            self.clean_up(&waiter.name, was, &waiter.form, waiter.lease(), None);
+        // An owner that it was may have got permits too.
+        if waiter.form.kind.is_shared() {
+            self.leave_as(&waiter);
         }
         let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
             return;
@@ -815,8 +804,10 @@ impl Engine {
         if was_head {
             self.advance(&name);
         }
-        if was_head && (again || !form.kind.layout().queues()) {
-            self.pass_message_on(&name, &form);
+        // A message that came during its call may have been for the next one: permits that one caller
+        // gets leave others.
+        if was_head && again && form.kind.takes_permits() {
+            self.wake_head(&name);
         }
     }
 
@@ -877,8 +868,8 @@ impl Engine {
             };
             // It asked as an owner of its own, and got no answer, or has a place.
             let lease = waiter.lease();
-            if let Some(was) = waiter.was {
-                self.clean_up(name, was, form, lease, None);
+            for was in &waiter.was {
+                self.clean_up(name, was.owner, form, lease, None);
             }
             if waiter.unsettled.is_some() || waiter.has_place() {
                 self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
@@ -900,10 +891,17 @@ impl Engine {
         };
         let head = queue.waiters.front().copied();
         let of_head = head.and_then(|id| self.names.waiters.get(&id));
-        if let Some(id) = head.filter(|_| of_head.is_some_and(Waiter::queues)) {
+        if of_head.is_some_and(Waiter::queues) {
             self.cx.counters.wakeups.add(1);
-            return self.ask_for_place(id);
+            return self.wake_places(name);
         }
+        if of_head.is_some_and(|head| head.form.kind.takes_permits()) {
+            self.wake_places(name);
+        }
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        let of_head = head.and_then(|id| self.names.waiters.get(&id));
         match queue.attempt {
             Attempt::Idle => {}
             Attempt::InFlight { .. } => queue.attempt = Attempt::InFlight { again: true },

@@ -6,6 +6,10 @@ while head and head ~= owner do
     -- Its time was lost, by an eviction. Without one it would stay at the head for ever.
     due = now + 5000
     redis.call('ZADD', times, string.format('%.0f', due), head)
+--# queued_permits
+    -- The key that was evicted had a time to live.
+    redis.pcall('PEXPIRE', times, KEPTPLACE)
+--# all
   end
   if due > now then break end
   redis.call('LPOP', queue)

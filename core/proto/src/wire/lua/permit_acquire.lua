@@ -3,8 +3,9 @@
 --        and the times of its places, as of a fair lock
 -- ARGV   owner, lease ms, not-after ms + lease ms, count (as in acquire), limit (0: whoever has set it knows it), ms for
 --        which a permit is kept beyond its lease, channel, publish verbs; in fair mode also ms that a place is kept (0:
---        takes none), the owner that it was ('' for none)
+--        takes none), the owners that it was
 -- reply  ends: taken for the lease | now STALE | now ACQUIRED ttl '' | now BUSY ttl | now GONE why | now FOREIGN what
+--        in fair mode: now VAIN ttl, when there are fewer permits than it wants, so that it has no place
 local key, taken, owner, lease, limit = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])
 --@ clock
 if now + lease > tonumber(ARGV[3]) then return {now, STALE} end
@@ -59,7 +60,7 @@ local took = free >= #ids
 -- A wish for more than there are holds nobody up: it gets a place when there are enough.
 local vain = free and free + redis.call('ZCARD', taken) < #ids
 free = tonumber(free or 0)
-local queue, times, place, was = KEYS[3], KEYS[4], tonumber(ARGV[9]), ARGV[10] ~= '' and ARGV[10]
+local queue, times, place, was = KEYS[3], KEYS[4], tonumber(ARGV[9]), {unpack(ARGV, 10)}
 --@ fair_place
 --@ fair_heads
 local took = free >= #ids and (not head or head == owner)
@@ -94,15 +95,19 @@ local tells = #over > 0
 local tells = #over > 0
 if moved and not tells then
 --@ permit_head
-  tells = enough
+  tells = asks
 end
 --# all
 if tells and free > 0 then
   for verb in string.gmatch(ARGV[8], '%u+') do redis.pcall(verb, ARGV[7], free) end
 end
 if took then return now + lease end
+local code = BUSY
+--# queued_permits
+if vain then code = VAIN end
+--# all
 local first = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
 local ends = tonumber(first[2] or nil)
 -- Redisson keeps a permit without a lease until a time like this.
-if not ends or ends > 900000000000000 then return {now, BUSY, -1} end
-return {now, BUSY, math.max(0, ends - now)}
+if not ends or ends > 900000000000000 then return {now, code, -1} end
+return {now, code, math.max(0, ends - now)}

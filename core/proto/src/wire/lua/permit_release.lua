@@ -16,14 +16,14 @@ local counts = type(free) == 'string' and string.format('%d', tonumber(free) or 
 --# queued_permits
 -- An owner has permits or a place. The one behind it may want no more than what is free.
 if gone == 0 then
-  local queue, times, was = KEYS[3], KEYS[4], false
+  local queue, times, was = KEYS[3], KEYS[4], {}
 --@ fair_place
 --@ fair_leave
   if at == 0 and counts then
 --@ clock
 --@ fair_heads
 --@ permit_head
-    if enough then
+    if asks then
       for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], free) end
     end
   end

@@ -114,7 +114,7 @@ impl Semaphore {
         let reply = if self.free.is_some_and(|free| free >= many) {
             self.take_for(me, many, lease, now_ms)
         } else {
-            self.busy(now_ms)
+            self.busy(now_ms, false)
         };
         let tells = back && self.free.is_some_and(|free| free > 0);
         (reply, tells)
@@ -164,10 +164,13 @@ impl Semaphore {
         Reply::Acquired { ttl, token: None }
     }
 
-    pub fn busy(&self, now_ms: u64) -> Reply {
+    pub fn busy(&self, now_ms: u64, vain: bool) -> Reply {
         let first = self.taken.iter().map(|one| one.lock.until_ms()).min();
         let ttl = first.map(|end| Duration::from_millis(end.saturating_sub(now_ms)));
-        Reply::Busy { ttl }
+        match vain {
+            true => Reply::Vain { ttl },
+            false => Reply::Busy { ttl },
+        }
     }
 
     fn insert(&mut self, owner: Option<(Uuid, OwnerId)>, many: i64, until_ms: u64) {

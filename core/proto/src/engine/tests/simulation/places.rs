@@ -161,7 +161,7 @@ impl Server {
     pub fn queue_for_permits(
         &mut self,
         name: &Name,
-        (me, was): ((Uuid, OwnerId), Option<OwnerId>),
+        (me, was): ((Uuid, OwnerId), &[OwnerId]),
         many: i64,
         (count, limit): (u32, u32),
         lease: Duration,
@@ -176,8 +176,8 @@ impl Server {
         let (free, all) = (semaphore.free, semaphore.sum());
         let vain = free.is_some_and(|free| free + all < many);
         let enough = free.unwrap_or(0) >= many;
-        if let Some(was) = was {
-            self.take_place(name, (me.0, was), me);
+        for was in was {
+            self.take_place(name, (me.0, *was), me);
         }
         let first = |queues: &BTreeMap<Name, Vec<Place>>| Some(queues.get(name)?[0].owner);
         let before = first(&self.queues);
@@ -193,7 +193,7 @@ impl Server {
         let reply = if took {
             semaphore.take_for(me, many, lease, now_ms)
         } else {
-            semaphore.busy(now_ms)
+            semaphore.busy(now_ms, vain)
         };
         let free = semaphore.free.unwrap_or(0);
         (

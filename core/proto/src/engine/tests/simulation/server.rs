@@ -681,11 +681,11 @@ impl Server {
                 count: 0..=1,
                 lease,
                 fencing,
-                under,
+                was,
                 queues,
                 ..
             } if form.kind == Kind::Fair => {
-                if let Some(was) = under {
+                for was in was {
                     self.take_place(name, (origin.uuid, *was), (origin.uuid, *owner));
                 }
                 self.queue_up(origin, name, *owner, *lease, *fencing, *queues)
@@ -1158,12 +1158,12 @@ impl Server {
                 count: count @ ..=1,
                 lease,
                 limit,
-                under,
+                was,
                 queues,
                 ..
             } if form.kind == Kind::FairSemaphore => self.queue_for_permits(
                 &name,
-                ((origin.uuid, *owner), *under),
+                ((origin.uuid, *owner), was.as_slice()),
                 form.permits.into(),
                 (*count, *limit),
                 *lease,
