@@ -645,6 +645,10 @@ impl LockOptions {
             let text = "kind is \"multi\", which is made of locks; make it by multi_lock";
             return Err(Error::invalid(text));
         }
+        if self.kind == Kind::FairSemaphore {
+            let text = "kind is a fair semaphore, which is a mode of semaphores; make a semaphore with the option fair";
+            return Err(Error::invalid(text));
+        }
         if self.kind == Kind::Read && (self.fencing || self.fencing_expires) {
             let text = "fencing is true, but a reader changes nothing and draws no token; leave it out for the kind read";
             return Err(Error::invalid(text));
