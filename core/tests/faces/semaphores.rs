@@ -349,18 +349,23 @@ async fn fair(world: &World, limit: usize) -> (Client, Semaphore) {
     (client, semaphore)
 }
 
+/// So many callers have a place in the queue.
+async fn in_the_queue(world: &mut World, places: u32) {
+    eventually("all have a place", || {
+        world.command::<u32>(&["LLEN", "{s}:redlatch:queue"]) == places
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn in_fair_mode_the_callers_of_all_clients_come_in_their_order() {
     let mut world = World::new().await;
     let ((_here, own), (_there, other)) = (fair(&world, 2).await, fair(&world, 2).await);
     let both = own.acquire_many(2).await.unwrap();
     let mut waits = Vec::new();
-    for (place, (semaphore, permits)) in [(&other, 2), (&own, 1), (&other, 1)]
-        .into_iter()
-        .enumerate()
-    {
+    for (place, (semaphore, permits)) in (0..).zip([(&other, 2), (&own, 1), (&other, 1)]) {
         waits.push(tokio::spawn(semaphore.acquire_many(permits)));
-        while own.as_lock().waiters().await.unwrap().len() == place {}
+        in_the_queue(&mut world, place + 1).await;
     }
     let queue = own.as_lock().waiters().await.unwrap();
     let wanted: Vec<u32> = queue.iter().map(|waiter| waiter.count).collect();
@@ -391,16 +396,11 @@ async fn in_fair_mode_a_waiter_that_gives_up_wakes_the_next() {
     let ((_here, own), (_there, other)) = (fair(&world, 3).await, fair(&world, 3).await);
     let one = own.acquire().await.unwrap();
     let many = tokio::spawn(other.acquire_many(3));
-    eventually("it has a place", || {
-        world.command::<u32>(&["LLEN", "{s}:redlatch:queue"]) == 1
-    })
-    .await;
+    in_the_queue(&mut world, 1).await;
+    // Two are free, and nobody of this client waits: the server refuses a try, for the other's sake.
     assert!(own.try_acquire_many(2).await.unwrap().is_none());
     let few = tokio::spawn(own.acquire_many(2));
-    eventually("both have", || {
-        world.command::<u32>(&["LLEN", "{s}:redlatch:queue"]) == 2
-    })
-    .await;
+    in_the_queue(&mut world, 2).await;
     assert_eq!(world.counts(), (2, 1));
     many.abort();
     let few = soon("the one behind it", few).await.unwrap().unwrap();
@@ -415,13 +415,13 @@ async fn in_fair_mode_a_waiter_that_gives_up_wakes_the_next() {
 /// Permits do not pass on within a client while others of another one wait.
 #[tokio::test]
 async fn in_fair_mode_a_release_does_not_pass_permits_on_within_a_client() {
-    let world = World::new().await;
+    let mut world = World::new().await;
     let ((_here, own), (_there, other)) = (fair(&world, 1).await, fair(&world, 1).await);
     let held = own.acquire().await.unwrap();
     let first = tokio::spawn(other.acquire());
-    while own.as_lock().waiters().await.unwrap().is_empty() {}
+    in_the_queue(&mut world, 1).await;
     let second = tokio::spawn(own.acquire());
-    while own.as_lock().waiters().await.unwrap().len() == 1 {}
+    in_the_queue(&mut world, 2).await;
     held.release().await.unwrap();
     let first = soon("the first in the queue", first)
         .await
@@ -439,7 +439,7 @@ async fn in_fair_mode_a_wish_for_more_than_there_are_holds_nobody_up() {
     let ((_here, own), (_there, other)) = (fair(&world, 3).await, fair(&world, 3).await);
     let all = own.acquire_many(3).await.unwrap();
     let many = tokio::spawn(other.acquire_many(3));
-    while own.as_lock().waiters().await.unwrap().is_empty() {}
+    in_the_queue(&mut world, 1).await;
     own.set_permits(2).await.unwrap();
     all.release().await.unwrap();
     drop(soon("a wish that can be met", own.acquire()).await.unwrap());
@@ -447,6 +447,55 @@ async fn in_fair_mode_a_wish_for_more_than_there_are_holds_nobody_up() {
     own.set_permits(3).await.unwrap();
     drop(soon("and the other one", many).await.unwrap().unwrap());
     eventually("all are back", || world.counts() == (3, 0)).await;
+}
+
+/// Both wait in one client. The message of the release goes to that client once.
+#[tokio::test]
+async fn in_fair_mode_a_wish_for_more_than_there_are_takes_no_message_from_the_next() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 3).await, fair(&world, 3).await);
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(own.acquire().await.unwrap());
+    }
+    let many = tokio::spawn(other.acquire_many(3));
+    in_the_queue(&mut world, 1).await;
+    let few = tokio::spawn(other.acquire());
+    in_the_queue(&mut world, 2).await;
+    own.set_permits(2).await.unwrap();
+    taken.pop().unwrap().release().await.unwrap();
+    taken.pop().unwrap().release().await.unwrap();
+    drop(soon("the one behind it", few).await.unwrap().unwrap());
+    assert!(!many.is_finished());
+    own.set_permits(3).await.unwrap();
+    drop(taken);
+    drop(soon("and the other one", many).await.unwrap().unwrap());
+}
+
+/// The number becomes smaller while permits are free, and the first one waits for more.
+#[tokio::test]
+async fn in_fair_mode_fewer_permits_are_the_turn_of_the_next() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 4).await, fair(&world, 4).await);
+    let held = own.acquire().await.unwrap();
+    let many = tokio::spawn(other.acquire_many(4));
+    in_the_queue(&mut world, 1).await;
+    let few = tokio::spawn(own.acquire());
+    in_the_queue(&mut world, 2).await;
+    own.set_permits(3).await.unwrap();
+    drop(soon("the next one", few).await.unwrap().unwrap());
+    many.abort();
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_kind_of_a_fair_semaphore_is_no_option() {
+    let world = World::new().await;
+    let client = without_recheck(&world).await;
+    let options = client.lock_options().kind(Kind::FairSemaphore);
+    let error = client.lock_with("s", options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("option fair"), "{error}");
 }
 
 #[test]

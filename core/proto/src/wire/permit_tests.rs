@@ -970,6 +970,8 @@ impl Both {
                 let left: i64 = look.pttl(&queue).unwrap();
                 assert!((-2..=PLACE as i64).contains(&left) && left != -1, "{left}");
             }
+            let left: i64 = look.pttl(&times).unwrap();
+            assert_ne!(left, -1, "{name}: the times end with the places");
             let kinds = [&**name, &taken].map(|key| {
                 let kind: String = redis::cmd("TYPE").arg(key).query(look).unwrap();
                 kind
