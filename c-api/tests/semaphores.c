@@ -156,7 +156,6 @@ static void in_fair_mode_threads_of_two_clients_come_in_their_order(void)
         CHECK(pthread_create(&turns[i].thread, NULL, take_a_turn, &turns[i]) == 0);
         EVENTUALLY(places(semaphores[0]) == i + 1);
     }
-    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(semaphores[1], 2));
     CHECK_OK(redlatch_lock_release(semaphores[0], 1));
     for (i = 0; i < 3; i++)
         CHECK(pthread_join(turns[i].thread, NULL) == 0);
@@ -169,6 +168,60 @@ static void in_fair_mode_threads_of_two_clients_come_in_their_order(void)
         redlatch_lock_free(semaphores[i]);
         close_client(clients[i]);
     }
+}
+
+static void *take_two(void *own)
+{
+    redlatch_lock *semaphore = own;
+
+    CHECK_OK(redlatch_lock_acquire(semaphore, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(semaphore, REDLATCH_THREAD));
+    return NULL;
+}
+
+static void count_two(void *user, const redlatch_holder *waiter)
+{
+    CHECK(waiter->count == 2);
+    ++*(int *)user;
+}
+
+static int waits_for_two(redlatch_lock *semaphore)
+{
+    int found = 0;
+
+    CHECK_OK(redlatch_lock_waiters(semaphore, count_two, &found));
+    return found;
+}
+
+/* One permit is free, and a waiter of another client wants two. */
+static void in_fair_mode_a_try_overtakes_nobody(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *one, *two, *plain;
+    redlatch_options *options;
+    pthread_t thread;
+
+    CHECK(redis("DEL", "c:sem:try", "{c:sem:try}:timeout", NULL) != NULL);
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "fair", "true"));
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem:try", 2, options, &one));
+    CHECK_OK(redlatch_semaphore_new(other, "c:sem:try", 2, options, &two));
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem:try", 2, NULL, &plain));
+    redlatch_options_free(options);
+    CHECK_OK(redlatch_semaphore_set_take(two, 2));
+    CHECK_OK(try_acquire(one, 1));
+    CHECK(pthread_create(&thread, NULL, take_two, two) == 0);
+    EVENTUALLY(waits_for_two(one) == 1);
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(one, 2));
+    CHECK_OK(try_acquire(plain, 3));
+    CHECK_OK(redlatch_lock_release(plain, 3));
+    CHECK_OK(redlatch_lock_release(one, 1));
+    CHECK(pthread_join(thread, NULL) == 0);
+    redlatch_lock_free(one);
+    redlatch_lock_free(two);
+    redlatch_lock_free(plain);
+    close_client(client);
+    close_client(other);
 }
 
 static void wrong_use_is_refused(void)
@@ -207,4 +260,4 @@ static void wrong_use_is_refused(void)
 
 MAIN(TEST(each_owner_has_its_permits), TEST(the_number_of_permits_can_change),
      TEST(in_fair_mode_threads_of_two_clients_come_in_their_order),
-     TEST(the_client_s_defaults_for_locks_do_not_count), TEST(wrong_use_is_refused))
+     TEST(in_fair_mode_a_try_overtakes_nobody), TEST(the_client_s_defaults_for_locks_do_not_count), TEST(wrong_use_is_refused))
