@@ -190,20 +190,35 @@ def test_in_fair_mode_threads_of_two_clients_come_in_their_order(
         both[at % 2].release(permits)
 
     with ThreadPoolExecutor(3) as pool:
-        assert both[0].acquire(permits=2)
+        assert both[0].acquire()
+        assert both[0].acquire()
         turns = []
         for at, permits in enumerate([2, 1, 2]):
             turns.append(pool.submit(take, at, permits))
             eventually(lambda place=at: len(both[0].waiters()) == place + 1)
         assert [waiter.count for waiter in both[1].waiters()] == [2, 1, 2]
-        assert not both[1].acquire(False)  # a try overtakes nobody
-        both[0].release(2)
+        # One permit is free, and the first waiter wants two. A try of a client in which nobody waits overtakes nobody.
+        both[0].release()
+        with redlatch.Client() as third:
+            assert not third.semaphore(name, limit=2, fair=True).acquire(False)
+            plain = third.semaphore(name, limit=2)
+            assert plain.acquire(False)  # without fair mode it is free
+            plain.release()
+        both[0].release()
         for turn in turns:
             turn.result(LIMIT)
     assert order == [0, 1, 2]
     assert (both[0].waiters(), counts(look, name)) == ([], (2, 0))
     with pytest.raises(redlatch.InvalidArgumentError, match="give it the option fair"):
         client.semaphore(name, limit=2).waiters()
+
+
+async def places(semaphore: aio.Semaphore, number: int) -> None:
+    async def look() -> None:
+        while len(await semaphore.waiters()) != number:
+            pass
+
+    await asyncio.wait_for(look(), LIMIT)
 
 
 async def test_in_fair_mode_tasks_come_in_their_order(name: str, look: redis.Redis) -> None:
@@ -220,14 +235,12 @@ async def test_in_fair_mode_tasks_come_in_their_order(name: str, look: redis.Red
         turns = []
         for at, permits in enumerate([2, 2, 1]):
             turns.append(asyncio.ensure_future(take(at, permits)))
-            while len(await both[0].waiters()) == at:
-                pass
+            await places(both[0], at + 1)
         # One that is cancelled leaves at once.
         turns[1].cancel()
         with pytest.raises(asyncio.CancelledError):
             await turns[1]
-        while len(await both[0].waiters()) == 3:
-            pass
+        await places(both[0], 2)
         await both[0].release(2)
         await asyncio.wait_for(asyncio.gather(turns[0], turns[2]), LIMIT)
         assert order == [0, 2]
