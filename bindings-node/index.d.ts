@@ -196,6 +196,11 @@ export interface AcquireOptions extends TryOptions {
 export interface SemaphoreOptions extends Omit<LockDefaults, 'kind' | 'reentrant' | 'fencing' | 'fencingExpires'> {
   /** How many permits a semaphore gets, if it has none yet. Default: 0: others set it. */
   limit?: number | null
+  /**
+   * Callers of a semaphore that ask so are served in their order, over all programs. Redisson and callers without it can
+   * overtake them. Default: false.
+   */
+  fair?: boolean | null
 }
 
 /** How permits are tried for. */
@@ -447,6 +452,11 @@ export class Semaphore {
   setPermits(limit: number): Promise<Permits>
   /** All that have permits; `count` is how many. */
   holders(): Promise<Holder[]>
+  /**
+   * The queue of a semaphore with the option `fair`, in the order in which its waiters are served, those of other programs
+   * included; `count` is how many permits each wants. Rejects with InvalidArgumentError without that option.
+   */
+  waiters(): Promise<Holder[]>
   /** Takes all permits back, whoever has them; whether anybody had one. Their holders are told that they lost them. */
   forceRelease(): Promise<boolean>
 }

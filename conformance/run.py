@@ -259,6 +259,7 @@ class Play:
         request = {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
         if self.row.kinds[actor].name == "semaphore":
             request["limit"] = self.scenario.get("limit", 0)
+            request |= {"fair": True} if self.fair_permits else {}
         if self.row.kinds[actor].counter:
             request["counter"] = self.row.kinds[actor].name
         return request
@@ -617,12 +618,20 @@ class Play:
     def fair(self) -> bool:
         return any(kind.name == "fair" for kind in self.row.kinds.values())
 
+    @property
+    def fair_permits(self) -> bool:
+        return self.scenario.get("fair", False)
+
     def queue_key(self, what: str = "queue") -> str:
-        """The key of the `queue` of a fair lock, or of the `timeout` of each place there."""
+        """The key of the `queue` of a fair lock or semaphore, or of the `timeout` of each place there."""
+        if self.fair_permits:
+            return (
+                f"{taken(self.key).removesuffix('timeout')}redlatch:{'places' if what == 'timeout' else what}"
+            )
         return f"redisson_lock_{what}:{self.key if '{' in self.key else '{' + self.key + '}'}"
 
     def queue(self) -> list[str]:
-        """The owners that wait for a fair lock, in their order."""
+        """The owners that wait for a fair lock or semaphore, in their order."""
         return self.redis("LRANGE", self.queue_key(), "0", "-1")
 
     def server_ms(self) -> int:
@@ -742,7 +751,8 @@ class Play:
     def do_waiting(self, step: dict) -> None:
         """At least so many connections listen for the release; 0: none. Others do not listen: they have asked."""
         wanted = step["waiting"]
-        if self.fair:
+        # Redisson does not queue up for permits.
+        if self.fair or (self.fair_permits and self.ours_wait()):
             self.eventually(lambda: len(self.queue()) == wanted, f"{self.queue()} wait")
             if wanted:
                 return None
@@ -762,6 +772,9 @@ class Play:
         listen = lambda: self.subscribers(step)  # noqa: E731
         enough = (lambda: listen() >= wanted) if wanted else (lambda: listen() == 0)
         self.eventually(enough, f"{listen()} connections wait")
+
+    def ours_wait(self) -> bool:
+        return all(self.row.sides[actor].ours for actor, *_ in self.background.values())
 
     def do_mark(self, step: dict) -> None:
         self.tap.catch_up()
@@ -822,7 +835,7 @@ class Play:
         # Redisson goes on listening where a short wait ends while it subscribes.
         if self.ours_alone or not self.scenario.get("short_waits"):
             self.eventually(lambda: self.subscribers(*steps) == 0, "somebody still listens")
-        if self.fair:
+        if self.fair or self.fair_permits:
             queue = [self.queue_key(what) for what in ("queue", "timeout")]
             self.eventually(
                 lambda: not any(self.redis("EXISTS", key) for key in queue), "the queue is still there"

@@ -278,6 +278,10 @@ class Semaphore {
     return this.#lock.holders()
   }
 
+  waiters() {
+    return this.#lock.waiters()
+  }
+
   forceRelease() {
     return this.#lock.forceRelease()
   }
@@ -331,7 +335,7 @@ MultiLock.prototype[thing] = 'multi lock'
 Permits.prototype[thing] = Semaphore.prototype[thing] = 'semaphore'
 
 surfaced(Lock.prototype, { async: ['tryAcquire', 'using', 'isLocked', 'holder', 'holders', 'waiters', 'releaseToken', 'extendToken', 'forceRelease'] })
-surfaced(Semaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'permits', 'setPermits', 'holders', 'forceRelease'] })
+surfaced(Semaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'permits', 'setPermits', 'holders', 'waiters', 'forceRelease'] })
 
 // The option that is given most has a way of its own: to take lists of options over the border is a tenth of a pair.
 function isWaitAlone(names, values) {

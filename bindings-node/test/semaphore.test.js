@@ -93,6 +93,44 @@ test('callers of one client come in their order, whatever they want', async () =
   await (await behind).release()
 })
 
+test('in fair mode the callers of two clients come in their order', async () => {
+  const other = new Client(context.url, { recheck: '1h' })
+  const own = new Client(context.url, { recheck: '1h' })
+  const name = freshName()
+  const both = [own, other].map((client) => client.semaphore(name, { limit: 2, fair: true }))
+  const held = [await both[0].acquire(), await both[0].acquire()]
+  const order = []
+  const turns = []
+  for (const [at, permits] of [2, 1, 2].entries()) {
+    turns.push(both[at % 2].using({ permits }, () => order.push(at)))
+    await until(async () => (await both[0].waiters()).length === at + 1)
+  }
+  assert.deepEqual((await both[1].waiters()).map(({ count }) => count), [2, 1, 2])
+  const controller = new AbortController()
+  const aborted = both[1].acquire({ signal: controller.signal })
+  await until(async () => (await both[0].waiters()).length === 4)
+  controller.abort(new Error('mine'))
+  await assert.rejects(aborted, /mine/)
+  await until(async () => (await both[0].waiters()).length === 3)
+  // One permit is free, and the first waiter wants two. A try of a client in which nobody waits overtakes nobody.
+  await held[0].release()
+  const third = new Client(context.url)
+  assert.equal(await third.semaphore(name, { limit: 2, fair: true }).tryAcquire(), null)
+  await (await third.semaphore(name, 2).tryAcquire()).release() // without fair mode it is free
+  await third.close()
+  await held[1].release()
+  await Promise.all(turns)
+  assert.deepEqual(order, [0, 1, 2])
+  assert.deepEqual([await both[0].waiters(), await counts(name)], [[], [2, 0]])
+  await assert.rejects(own.semaphore(name, 2).waiters(), (error) => {
+    assert.ok(error instanceof InvalidArgumentError)
+    assert.match(error.message, /give it the option fair/)
+    return true
+  })
+  assert.throws(() => own.lock(name, { fair: true }), InvalidArgumentError)
+  await Promise.all([own.close(), other.close()])
+})
+
 test('a release wakes the callers of both clients', async () => {
   const clients = [new Client(context.url, { recheck: '1h' }), new Client(context.url, { recheck: '1h' })]
   const name = freshName()

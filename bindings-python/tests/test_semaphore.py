@@ -162,6 +162,8 @@ def test_wrong_use_is_refused(client: redlatch.Client, name: str) -> None:
         (lambda: client.semaphore(name, fencing=True), "leave it out"),
         (lambda: client.semaphore(name, limit=-1), "limit is -1"),
         (lambda: client.lock(name, limit=2), "use a semaphore"),
+        (lambda: client.lock(name, fair=True), "give a lock the kind fair"),
+        (lambda: client.semaphore(name, fair=2), "fair is 2"),
         (lambda: semaphore.acquire(permits=0), "permits is 0"),
         (lambda: semaphore.acquire(permits=3), "limit of at least 3"),
         (lambda: semaphore.acquire(permits=1.5), "permits is 1.5"),  # type: ignore[arg-type]
@@ -174,6 +176,75 @@ def test_wrong_use_is_refused(client: redlatch.Client, name: str) -> None:
         semaphore.acquire(False, timeout=1)
     with pytest.raises(TypeError):
         client.semaphore(name, canceller=1)  # type: ignore[arg-type]
+
+
+def test_in_fair_mode_threads_of_two_clients_come_in_their_order(
+    client: redlatch.Client, other: redlatch.Client, name: str, look: redis.Redis
+) -> None:
+    both = [each.semaphore(name, limit=2, fair=True) for each in (client, other)]
+    order: list[int] = []
+
+    def take(at: int, permits: int) -> None:
+        assert both[at % 2].acquire(timeout=LIMIT, permits=permits)
+        order.append(at)
+        both[at % 2].release(permits)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert both[0].acquire()
+        assert both[0].acquire()
+        turns = []
+        for at, permits in enumerate([2, 1, 2]):
+            turns.append(pool.submit(take, at, permits))
+            eventually(lambda place=at: len(both[0].waiters()) == place + 1)
+        assert [waiter.count for waiter in both[1].waiters()] == [2, 1, 2]
+        # One permit is free, and the first waiter wants two. A try of a client in which nobody waits overtakes nobody.
+        both[0].release()
+        with redlatch.Client() as third:
+            assert not third.semaphore(name, limit=2, fair=True).acquire(False)
+            plain = third.semaphore(name, limit=2)
+            assert plain.acquire(False)  # without fair mode it is free
+            plain.release()
+        both[0].release()
+        for turn in turns:
+            turn.result(LIMIT)
+    assert order == [0, 1, 2]
+    assert (both[0].waiters(), counts(look, name)) == ([], (2, 0))
+    with pytest.raises(redlatch.InvalidArgumentError, match="give it the option fair"):
+        client.semaphore(name, limit=2).waiters()
+
+
+async def places(semaphore: aio.Semaphore, number: int) -> None:
+    async def look() -> None:
+        while len(await semaphore.waiters()) != number:
+            pass
+
+    await asyncio.wait_for(look(), LIMIT)
+
+
+async def test_in_fair_mode_tasks_come_in_their_order(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client, aio.Client() as other:
+        both = [each.semaphore(name, limit=2, fair=True) for each in (client, other)]
+        order: list[int] = []
+
+        async def take(at: int, permits: int) -> None:
+            await both[at % 2].acquire(permits=permits)
+            order.append(at)
+            await both[at % 2].release(permits)
+
+        assert await both[0].acquire(permits=2)
+        turns = []
+        for at, permits in enumerate([2, 2, 1]):
+            turns.append(asyncio.ensure_future(take(at, permits)))
+            await places(both[0], at + 1)
+        # One that is cancelled leaves at once.
+        turns[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turns[1]
+        await places(both[0], 2)
+        await both[0].release(2)
+        await asyncio.wait_for(asyncio.gather(turns[0], turns[2]), LIMIT)
+        assert order == [0, 2]
+    assert counts(look, name) == (2, 0)
 
 
 async def test_tasks_are_never_more_than_the_limit(name: str, look: redis.Redis) -> None:

@@ -592,7 +592,7 @@ impl Module {
         let (client, options, name) = self.lock(family, given.text()?)?;
         let request = Request::Inspect {
             name,
-            kind: options.kind,
+            kind: options.wire_kind(),
             what: match given.byte()? {
                 0 => Inspection::Owners,
                 1 => Inspection::Holders,

@@ -901,12 +901,13 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
 redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn function, void *user);
 
 /**
- * Asks Redis for the queue of a fair lock, and calls function with user for each waiter, in the order
- * in which they are served, those of other programs included; as redlatch_lock_holders() does. count
- * is 0; remaining_ms is how long the place is kept if its waiter does not ask again.
+ * Asks Redis for the queue of a fair lock or semaphore, and calls function with user for each waiter, in
+ * the order in which they are served, those of other programs included; as redlatch_lock_holders() does.
+ * count is how many permits it wants, 0 of a lock; remaining_ms is how long the place is kept if its
+ * waiter does not ask again.
  *
  * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: the lock is not of the kind fair, and Redis keeps no queue for it; or
+ * - REDLATCH_INVALID_ARGUMENT: Redis keeps no queue for a lock of this kind, or a semaphore without fair; or
  *   an argument is NULL.
  * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
  *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.

@@ -742,6 +742,9 @@ public:
         return limit;
     }
 
+    /// Asks Redis for the queue of a semaphore with the option fair, in the order in which its waiters are served.
+    std::vector<redlatch::holder> waiters() const { return permits_.waiters(); }
+
     /// Gives it so many permits, whatever it had before. Permits that are taken stay taken.
     void set_limit(std::uint32_t limit) { require(redlatch_semaphore_set_permits(get(), limit)); }
 

@@ -398,6 +398,7 @@ void a_semaphore_has_so_many_owners_as_permits() {
     std::thread([&] { here.release(2); }).join();
     CHECK(thrown_by([&] { here.release(); }) == REDLATCH_NOT_OWNER);
     there.release();
+    CHECK(thrown_by([&] { here.waiters(); }) == REDLATCH_INVALID_ARGUMENT); // it is not fair
     there.set_limit(5);
     CHECK(here.available() == 5);
 }

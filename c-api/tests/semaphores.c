@@ -1,6 +1,8 @@
 /* Semaphores: permits, their number, and what is left of them. */
 #include "redis.h"
 
+#include <pthread.h>
+
 static redlatch_status try_acquire(redlatch_lock *lock, uint64_t owner)
 {
     return redlatch_lock_acquire(lock, owner, 0, REDLATCH_LOCK_LEASE, NULL);
@@ -97,6 +99,131 @@ static void the_client_s_defaults_for_locks_do_not_count(void)
     close_client(client);
 }
 
+struct turn {
+    redlatch_lock *semaphore;
+    pthread_t thread;
+    int at;
+};
+
+static int turns_taken;
+
+static void count_place(void *user, const redlatch_holder *waiter)
+{
+    CHECK(waiter->count == 1 && waiter->remaining_ms > 0 && waiter->pid == (uint32_t)getpid());
+    ++*(int *)user;
+}
+
+static int places(redlatch_lock *semaphore)
+{
+    int found = 0;
+
+    CHECK_OK(redlatch_lock_waiters(semaphore, count_place, &found));
+    return found;
+}
+
+static void *take_a_turn(void *own)
+{
+    struct turn *turn = own;
+
+    CHECK_OK(redlatch_lock_acquire(turn->semaphore, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+    /* One permit: nobody else is inside. */
+    CHECK(turns_taken++ == turn->at);
+    CHECK_OK(redlatch_lock_release(turn->semaphore, REDLATCH_THREAD));
+    return NULL;
+}
+
+static void in_fair_mode_threads_of_two_clients_come_in_their_order(void)
+{
+    redlatch_client *clients[2] = {open_client(), open_client()};
+    redlatch_lock *semaphores[2], *plain;
+    redlatch_options *options;
+    struct turn turns[3];
+    int i;
+
+    CHECK(redis("DEL", "c:sem:fair", "{c:sem:fair}:timeout", NULL) != NULL);
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "fair", "true"));
+    for (i = 0; i < 2; i++)
+        CHECK_OK(redlatch_semaphore_new(clients[i], "c:sem:fair", 1, options, &semaphores[i]));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_new(clients[0], "c:sem:fair", options, &plain));
+    CHECK(strstr(redlatch_last_error(), "give a lock the kind fair") != NULL);
+    redlatch_options_free(options);
+    CHECK_OK(try_acquire(semaphores[0], 1));
+    turns_taken = 0;
+    for (i = 0; i < 3; i++) {
+        turns[i].semaphore = semaphores[(i + 1) % 2];
+        turns[i].at = i;
+        CHECK(pthread_create(&turns[i].thread, NULL, take_a_turn, &turns[i]) == 0);
+        EVENTUALLY(places(semaphores[0]) == i + 1);
+    }
+    CHECK_OK(redlatch_lock_release(semaphores[0], 1));
+    for (i = 0; i < 3; i++)
+        CHECK(pthread_join(turns[i].thread, NULL) == 0);
+    CHECK(turns_taken == 3 && places(semaphores[1]) == 0);
+    CHECK_OK(redlatch_semaphore_new(clients[0], "c:sem:fair", 1, NULL, &plain));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_waiters(plain, count_place, NULL));
+    CHECK(strstr(redlatch_last_error(), "give it the option fair") != NULL);
+    redlatch_lock_free(plain);
+    for (i = 0; i < 2; i++) {
+        redlatch_lock_free(semaphores[i]);
+        close_client(clients[i]);
+    }
+}
+
+static void *take_two(void *own)
+{
+    redlatch_lock *semaphore = own;
+
+    CHECK_OK(redlatch_lock_acquire(semaphore, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(semaphore, REDLATCH_THREAD));
+    return NULL;
+}
+
+static void count_two(void *user, const redlatch_holder *waiter)
+{
+    CHECK(waiter->count == 2);
+    ++*(int *)user;
+}
+
+static int waits_for_two(redlatch_lock *semaphore)
+{
+    int found = 0;
+
+    CHECK_OK(redlatch_lock_waiters(semaphore, count_two, &found));
+    return found;
+}
+
+/* One permit is free, and a waiter of another client wants two. */
+static void in_fair_mode_a_try_overtakes_nobody(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *one, *two, *plain;
+    redlatch_options *options;
+    pthread_t thread;
+
+    CHECK(redis("DEL", "c:sem:try", "{c:sem:try}:timeout", NULL) != NULL);
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "fair", "true"));
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem:try", 2, options, &one));
+    CHECK_OK(redlatch_semaphore_new(other, "c:sem:try", 2, options, &two));
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem:try", 2, NULL, &plain));
+    redlatch_options_free(options);
+    CHECK_OK(redlatch_semaphore_set_take(two, 2));
+    CHECK_OK(try_acquire(one, 1));
+    CHECK(pthread_create(&thread, NULL, take_two, two) == 0);
+    EVENTUALLY(waits_for_two(one) == 1);
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(one, 2));
+    CHECK_OK(try_acquire(plain, 3));
+    CHECK_OK(redlatch_lock_release(plain, 3));
+    CHECK_OK(redlatch_lock_release(one, 1));
+    CHECK(pthread_join(thread, NULL) == 0);
+    redlatch_lock_free(one);
+    redlatch_lock_free(two);
+    redlatch_lock_free(plain);
+    close_client(client);
+    close_client(other);
+}
+
 static void wrong_use_is_refused(void)
 {
     redlatch_client *client = open_client();
@@ -132,4 +259,5 @@ static void wrong_use_is_refused(void)
 }
 
 MAIN(TEST(each_owner_has_its_permits), TEST(the_number_of_permits_can_change),
-     TEST(the_client_s_defaults_for_locks_do_not_count), TEST(wrong_use_is_refused))
+     TEST(in_fair_mode_threads_of_two_clients_come_in_their_order),
+     TEST(in_fair_mode_a_try_overtakes_nobody), TEST(the_client_s_defaults_for_locks_do_not_count), TEST(wrong_use_is_refused))

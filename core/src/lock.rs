@@ -238,7 +238,7 @@ impl Lock {
     fn kind(&self) -> Kind {
         match self.client.quorum {
             Some(_) => Kind::Quorum,
-            None => self.options.kind,
+            None => self.options.wire_kind(),
         }
     }
 
@@ -557,14 +557,14 @@ impl Lock {
         self.ask(self.inspection(Inspection::Owners), holders)
     }
 
-    /// The waiters of a fair lock, in the order in which they are served: its length is the length
-    /// of the queue, its index a position. Waiters of all programs stand there, Redisson's
-    /// `RFairLock` included. `count` is 0; `remaining` is how long the place is kept if the waiter
+    /// The waiters of a fair lock or semaphore, in the order in which they are served: its length is
+    /// the length of the queue, its index a position. Waiters of all programs stand there, Redisson's
+    /// `RFairLock` included. `count` is the number of permits that it wants, 0 of a lock; `remaining` is how long the place is kept if the waiter
     /// does not ask again, and 0 for the place of a dead one that nobody has cleared yet.
     ///
     /// # Errors
-    /// `invalid_argument` if the kind of the lock is not [`Kind::Fair`](crate::Kind::Fair): no
-    /// other keeps its queue in Redis. `unavailable` and the other errors of a connection.
+    /// `invalid_argument` if the kind of the lock is not [`Kind::Fair`](crate::Kind::Fair), nor the
+    /// option `fair` of the semaphore set: no other keeps its queue in Redis. `unavailable` and the other errors of a connection.
     ///
     /// # Examples
     /// ```no_run
@@ -714,7 +714,7 @@ impl Semaphore {
     }
 
     /// The semaphore as a [`Lock`] of the kind [`Semaphore`](crate::Kind::Semaphore), for what locks
-    /// and semaphores share: [`holders`](Lock::holders), or
+    /// and semaphores share: [`holders`](Lock::holders), [`waiters`](Lock::waiters) in fair mode, or
     /// [`force_release`](Lock::force_release), which gives all permits back.
     pub fn as_lock(&self) -> &Lock {
         &self.lock
@@ -760,7 +760,8 @@ impl Semaphore {
         self.acquire_with(AcquireOptions::new().permits(permits))
     }
 
-    /// Takes one permit if one is free and nobody of this client waits; else `None`.
+    /// Takes one permit if one is free and nobody of this client waits, with the option `fair` of
+    /// any client; else `None`.
     ///
     /// # Errors
     /// As [`Lock::try_acquire`].

@@ -311,6 +311,8 @@ options! {
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
         limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", count(0, LIMIT_MOST),
             "How many permits a semaphore gets, if it has none yet.";
+        fair(bool): bool = false, "false", "true or false", Type::Flag,
+            "Callers of a semaphore that ask so are served in their order, over all programs. Redisson and callers without it can overtake them. A lock has the kind `fair` for that.";
     }
 }
 
@@ -632,6 +634,7 @@ impl LockOptions {
         LockOptions {
             kind: Kind::Multi,
             limit: 0,
+            fair: false,
             ..self.clone()
         }
     }
@@ -640,6 +643,10 @@ impl LockOptions {
     pub(crate) fn validate_kind(&self) -> Result<()> {
         if self.kind == Kind::Multi {
             let text = "kind is \"multi\", which is made of locks; make it by multi_lock";
+            return Err(Error::invalid(text));
+        }
+        if self.kind == Kind::FairSemaphore {
+            let text = "kind is a fair semaphore, which is a mode of semaphores; make a semaphore with the option fair";
             return Err(Error::invalid(text));
         }
         if self.kind == Kind::Read && (self.fencing || self.fencing_expires) {
@@ -662,7 +669,23 @@ impl LockOptions {
             );
             return Err(Error::invalid(text));
         }
+        if self.kind != Kind::Semaphore && self.fair {
+            let text = format!(
+                "fair is true, but only semaphores have it, and this is a lock of the kind {}; leave it out, and give a \
+                 lock the kind fair",
+                self.kind.name()
+            );
+            return Err(Error::invalid(text));
+        }
         Ok(())
+    }
+
+    /// The kind as the wire has it.
+    pub(crate) fn wire_kind(&self) -> Kind {
+        match self.kind {
+            Kind::Semaphore if self.fair => Kind::FairSemaphore,
+            kind => kind,
+        }
     }
 
     /// The terms of an acquisition with these options.
@@ -670,7 +693,7 @@ impl LockOptions {
         let fixed = acquire.lease.or(self.lease);
         let lease = self.kind.lease(fixed.unwrap_or(self.watchdog_lease));
         Terms {
-            kind: self.kind,
+            kind: self.wire_kind(),
             reentrant: self
                 .reentrant
                 .unwrap_or(!acquire.caller && self.kind.reenters()),
@@ -1028,7 +1051,7 @@ mod tests {
             "\"recheck\" is no option of a lock; it is an option of a client"
         );
         assert!(refused("x", value).ends_with(
-            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger, limit"
+            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger, limit, fair"
         ));
         for foreign in ["ttl", "TTL", "expire", "lockTimeout"] {
             let text = refused(foreign, value);

@@ -26,6 +26,9 @@ const FAIR_RULES: &str = "~redisson_lock_queue:{orders* ~redisson_lock_timeout:{
      +lrem +lset +zscore +zadd +zrem";
 const PERMIT_RULES: &str = "~{orders*:timeout &redisson_sc:{orders* +zadd +zrem +zscore +zrange +zrangebyscore +zcard \
                             +zcount +incrby +persist";
+/// In fair mode a semaphore needs these besides: its queue, and commands.
+const FAIR_PERMIT_RULES: &str =
+    "~{orders*:redlatch:* +lindex +lpos +lrange +rpush +lpop +lrem +lset";
 /// Plain semaphores and latches need these besides: the markers of clients, their channels, and
 /// commands.
 const COUNTER_RULES: &str = "~{orders*:redlatch:* &redisson_sc:{orders* &redisson_countdownlatch__channel__{orders* \
@@ -376,7 +379,7 @@ fn acl() -> String {
          For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
          For read-write locks give also `{RW_KEYS}`.\n\n\
          For fair locks give also `{FAIR_RULES}`.\n\n\
-         For semaphores give also `{PERMIT_RULES}`.\n\n\
+         For semaphores give also `{PERMIT_RULES}`, and with the option `fair` besides `{FAIR_PERMIT_RULES}`.\n\n\
          For plain semaphores and latches give also `{COUNTER_RULES}`.\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
@@ -482,6 +485,47 @@ fn fair_locks_need_their_rules() {
     waiting.join().unwrap().release().wait().unwrap();
     let _guard = lock.acquire().wait().unwrap();
     lock.force_release().wait().unwrap();
+    client.close().wait().unwrap();
+    assert_nothing_was_denied(&server);
+}
+
+#[test]
+fn fair_semaphores_need_their_rules() {
+    let server = Server::start();
+    let url = make_user(
+        &server,
+        &format!("{KEYS} {PERMIT_RULES} {FAIR_PERMIT_RULES}"),
+    );
+    let client = Client::builder(&url).build().unwrap();
+    let two = client.semaphore_options().limit(2).fair(true);
+    let semaphore = client.semaphore_with("orders:42", two).unwrap();
+    let permits = semaphore.acquire_many(2).wait().unwrap();
+
+    // Two wait. The first gives up, the second is woken, and a dead place is before it.
+    let mut admin = server.connect();
+    let _: () = redis::cmd("SELECT").arg(1).query(&mut admin).unwrap();
+    let queue = "{orders:42}:redlatch:queue";
+    let _: u64 = redis::cmd("RPUSH")
+        .arg((queue, "dead"))
+        .query(&mut admin)
+        .unwrap();
+    let dead = ("{orders:42}:redlatch:places", 5, "dead");
+    let _: u64 = redis::cmd("ZADD").arg(dead).query(&mut admin).unwrap();
+    let short = AcquireOptions::new().wait(Duration::from_millis(1));
+    assert!(semaphore.acquire_with(short).wait().is_err());
+    let more = semaphore.acquire();
+    let waiting = std::thread::spawn(move || more.wait().unwrap());
+    while redis::cmd("LLEN")
+        .arg(queue)
+        .query::<u64>(&mut admin)
+        .unwrap()
+        == 0
+    {
+        assert!(!waiting.is_finished(), "the waiter waits for the holder");
+        std::thread::yield_now();
+    }
+    permits.release().wait().unwrap();
+    waiting.join().unwrap().release().wait().unwrap();
     client.close().wait().unwrap();
     assert_nothing_was_denied(&server);
 }

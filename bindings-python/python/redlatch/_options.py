@@ -41,6 +41,7 @@ class LockOptions(TypedDict, total=False):
     replicas: int | None
     linger: bool | None
     limit: int | None
+    fair: bool | None
 
 
 class ClientOptions(LockOptions, total=False):

@@ -549,6 +549,10 @@ class Semaphore(Blocks, BaseSemaphore):
         """The holders of permits, as Redis sees them now; `count` is how many each has."""
         return holders_of(_ask(self._client, self._core.holders))
 
+    def waiters(self) -> list[Holder]:
+        """The queue of a semaphore with the option `fair`, as Lock.waiters; `count` is how many permits each wants."""
+        return holders_of(_ask(self._client, self._core.waiters))
+
     def force_release(self) -> bool:
         """Takes all permits back, whoever has them; False if nobody does. Their holders are told that they lost them."""
         return bool(_ask(self._client, self._core.force_release))

@@ -156,6 +156,18 @@ static redlatch_status make_multi_lock(redlatch_client *client, const char *name
     return status;
 }
 
+static redlatch_status make_semaphore(redlatch_client *client, const struct request *request, redlatch_lock **made)
+{
+    redlatch_options *options = NULL;
+    redlatch_status status = redlatch_options_new(&options);
+    if (status == REDLATCH_OK && field(request, "fair") != NULL)
+        status = redlatch_options_set(options, "fair", "true");
+    if (status == REDLATCH_OK)
+        status = redlatch_semaphore_new(client, field(request, "lock"), (uint32_t)number(request, "limit", 0), options, made);
+    redlatch_options_free(options);
+    return status;
+}
+
 /* The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock. */
 static redlatch_status make_lock(redlatch_client *client, const struct request *request, redlatch_lock **made)
 {
@@ -163,7 +175,7 @@ static redlatch_status make_lock(redlatch_client *client, const struct request *
     redlatch_lock *read, *write;
     redlatch_status status;
     if (is_semaphore(request))
-        return redlatch_semaphore_new(client, lock, (uint32_t)number(request, "limit", 0), NULL, made);
+        return make_semaphore(client, request, made);
     if (field(request, "multi") != NULL)
         return make_multi_lock(client, lock, made);
     if (side == NULL)

@@ -33,9 +33,9 @@ function hello() {
 }
 
 // The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock.
-function lockOf(client, { lock, side, limit, multi }) {
+function lockOf(client, { lock, side, limit, fair, multi }) {
   if (multi) return client.multiLock(lock.split(','))
-  if (limit !== undefined) return client.semaphore(lock, limit)
+  if (limit !== undefined) return client.semaphore(lock, { limit, fair })
   return side ? client.rwLock(lock)[side] : client.lock(lock)
 }
 

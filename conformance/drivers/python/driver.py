@@ -62,9 +62,9 @@ def lock_of(client: Any, request: Job, **options: Any) -> Any:
 class Permits:
     """The part of a semaphore that an actor thread has."""
 
-    def __init__(self, client: Any, name: str, limit: int) -> None:
+    def __init__(self, client: Any, name: str, limit: int, fair: bool) -> None:
         self.told: Future[redlatch.LockLostError] = Future()
-        self.semaphore = client.semaphore(name, limit=limit, on_lost=self.told.set_result)
+        self.semaphore = client.semaphore(name, limit=limit, fair=fair, on_lost=self.told.set_result)
         self.taken: list[int] = []
 
     async def ask(self, request: Job) -> Job:
@@ -128,7 +128,7 @@ class Driver:
         if "limit" in request:
             seat = (name, request["as"], request["lock"], request["limit"])
             if seat not in self.semaphores:
-                self.semaphores[seat] = Permits(client, request["lock"], request["limit"])
+                self.semaphores[seat] = Permits(client, *seat[2:], request.get("fair", False))
             return await self.semaphores[seat].ask(request)
         if op == "acquire":
             return await self.acquire(client, request)

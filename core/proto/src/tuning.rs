@@ -229,6 +229,8 @@ pub const PERMIT_MARGIN: Duration = Duration::from_secs(2);
 /// How long a waiter keeps its place in the queue of a fair lock after it has asked. The place of a
 /// program that has died is dropped then.
 pub const PLACE_KEPT: Duration = Duration::from_secs(15);
+/// The most owners that a waiter was before, whose place it asks for.
+pub const FORMER_OWNERS: usize = 4;
 
 /// How often a waiter asks for its place at least: three times before it runs out.
 pub(crate) const PLACE_ASKED: Duration = Duration::from_secs(5);

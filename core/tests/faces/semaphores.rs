@@ -340,3 +340,190 @@ async fn wrong_use_is_refused() {
     assert_eq!(refusal(same.permits()).await, ErrorKind::ForeignKind);
     held.release().await.unwrap();
 }
+
+/// A semaphore in fair mode, of a client whose waiters are woken by messages or not at all.
+async fn fair(world: &World, limit: usize) -> (Client, Semaphore) {
+    let client = without_recheck(world).await;
+    let options = client.semaphore_options().limit(limit).fair(true);
+    let semaphore = client.semaphore_with("s", options).unwrap();
+    (client, semaphore)
+}
+
+/// So many callers have a place in the queue.
+async fn in_the_queue(world: &mut World, places: u32) {
+    eventually("all have a place", || {
+        world.command::<u32>(&["LLEN", "{s}:redlatch:queue"]) == places
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn in_fair_mode_the_callers_of_all_clients_come_in_their_order() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 2).await, fair(&world, 2).await);
+    let both = own.acquire_many(2).await.unwrap();
+    let mut waits = Vec::new();
+    for (place, (semaphore, permits)) in (0..).zip([(&other, 2), (&own, 1), (&other, 1)]) {
+        waits.push(tokio::spawn(semaphore.acquire_many(permits)));
+        in_the_queue(&mut world, place + 1).await;
+    }
+    let queue = own.as_lock().waiters().await.unwrap();
+    let wanted: Vec<u32> = queue.iter().map(|waiter| waiter.count).collect();
+    assert_eq!(wanted, [2, 1, 1]);
+    assert!(queue.iter().all(|waiter| waiter.process.is_some()));
+
+    // A caller without fair mode takes what is free, and a try in fair mode does not.
+    both.release().await.unwrap();
+    let first = soon("the first", waits.remove(0)).await.unwrap().unwrap();
+    assert_eq!(world.counts(), (0, 2));
+    assert!(own.try_acquire().await.unwrap().is_none());
+    first.release().await.unwrap();
+    for wait in waits {
+        drop(soon("the others", wait).await.unwrap().unwrap());
+    }
+    eventually("all are back", || world.counts() == (2, 0)).await;
+    assert_eq!(own.as_lock().waiters().await.unwrap(), []);
+
+    let error = world.semaphore(2).as_lock().waiters().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("option fair"), "{error}");
+}
+
+/// One that wants little waits behind one that wants much, until that one gives up.
+#[tokio::test]
+async fn in_fair_mode_a_waiter_that_gives_up_wakes_the_next() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 3).await, fair(&world, 3).await);
+    let one = own.acquire().await.unwrap();
+    let many = tokio::spawn(other.acquire_many(3));
+    in_the_queue(&mut world, 1).await;
+    // Two are free, and nobody of this client waits: the server refuses a try, for the other's sake.
+    assert!(own.try_acquire_many(2).await.unwrap().is_none());
+    let few = tokio::spawn(own.acquire_many(2));
+    in_the_queue(&mut world, 2).await;
+    assert_eq!(world.counts(), (2, 1));
+    many.abort();
+    let few = soon("the one behind it", few).await.unwrap().unwrap();
+    assert_eq!(world.counts(), (0, 3));
+    let left: u32 = world.command(&["EXISTS", "{s}:redlatch:queue", "{s}:redlatch:places"]);
+    assert_eq!(left, 0);
+    few.release().await.unwrap();
+    one.release().await.unwrap();
+    assert_eq!(world.counts(), (3, 0));
+}
+
+/// Permits do not pass on within a client while others of another one wait.
+#[tokio::test]
+async fn in_fair_mode_a_release_does_not_pass_permits_on_within_a_client() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 1).await, fair(&world, 1).await);
+    let held = own.acquire().await.unwrap();
+    let first = tokio::spawn(other.acquire());
+    in_the_queue(&mut world, 1).await;
+    let second = tokio::spawn(own.acquire());
+    in_the_queue(&mut world, 2).await;
+    held.release().await.unwrap();
+    let first = soon("the first in the queue", first)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!second.is_finished());
+    first.release().await.unwrap();
+    drop(soon("the second", second).await.unwrap().unwrap());
+}
+
+/// The number of permits may become less than somebody waits for. That holds nobody up.
+#[tokio::test]
+async fn in_fair_mode_a_wish_for_more_than_there_are_holds_nobody_up() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 3).await, fair(&world, 3).await);
+    let all = own.acquire_many(3).await.unwrap();
+    let many = tokio::spawn(other.acquire_many(3));
+    in_the_queue(&mut world, 1).await;
+    own.set_permits(2).await.unwrap();
+    all.release().await.unwrap();
+    drop(soon("a wish that can be met", own.acquire()).await.unwrap());
+    assert!(!many.is_finished());
+    own.set_permits(3).await.unwrap();
+    drop(soon("and the other one", many).await.unwrap().unwrap());
+    eventually("all are back", || world.counts() == (3, 0)).await;
+}
+
+/// Both wait in one client. The message of the release goes to that client once.
+#[tokio::test]
+async fn in_fair_mode_a_wish_for_more_than_there_are_takes_no_message_from_the_next() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 3).await, fair(&world, 3).await);
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(own.acquire().await.unwrap());
+    }
+    let many = tokio::spawn(other.acquire_many(3));
+    in_the_queue(&mut world, 1).await;
+    let few = tokio::spawn(other.acquire());
+    in_the_queue(&mut world, 2).await;
+    own.set_permits(2).await.unwrap();
+    taken.pop().unwrap().release().await.unwrap();
+    taken.pop().unwrap().release().await.unwrap();
+    drop(soon("the one behind it", few).await.unwrap().unwrap());
+    assert!(!many.is_finished());
+    own.set_permits(3).await.unwrap();
+    drop(taken);
+    drop(soon("and the other one", many).await.unwrap().unwrap());
+}
+
+/// The number becomes smaller while permits are free, and the first one waits for more.
+#[tokio::test]
+async fn in_fair_mode_fewer_permits_are_the_turn_of_the_next() {
+    let mut world = World::new().await;
+    let ((_here, own), (_there, other)) = (fair(&world, 4).await, fair(&world, 4).await);
+    let held = own.acquire().await.unwrap();
+    let many = tokio::spawn(other.acquire_many(4));
+    in_the_queue(&mut world, 1).await;
+    let few = tokio::spawn(own.acquire());
+    in_the_queue(&mut world, 2).await;
+    own.set_permits(3).await.unwrap();
+    drop(soon("the next one", few).await.unwrap().unwrap());
+    many.abort();
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_kind_of_a_fair_semaphore_is_no_option() {
+    let world = World::new().await;
+    let client = without_recheck(&world).await;
+    let options = client.lock_options().kind(Kind::FairSemaphore);
+    let error = client.lock_with("s", options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("option fair"), "{error}");
+}
+
+#[test]
+fn in_fair_mode_threads_come_in_their_order() {
+    let server = crate::support::Server::start();
+    let client = Client::builder(&server.url()).build().unwrap();
+    let options = client.semaphore_options().limit(1).fair(true);
+    let semaphore = client.semaphore_with("s", options).unwrap();
+    let held = semaphore.acquire().wait().unwrap();
+    let order = Arc::new(AtomicI64::new(0));
+    let threads: Vec<_> = (0..4)
+        .map(|at| {
+            let (own, order) = (semaphore.clone(), order.clone());
+            let thread = std::thread::spawn(move || {
+                let permit = own.acquire().wait().unwrap();
+                assert_eq!(order.fetch_add(1, Ordering::SeqCst), at);
+                permit.release().wait().unwrap();
+            });
+            let places = || semaphore.as_lock().waiters().wait().unwrap().len() as i64;
+            while places() == at {
+                assert!(!thread.is_finished(), "it waits");
+            }
+            thread
+        })
+        .collect();
+    held.release().wait().unwrap();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+    client.close().wait().unwrap();
+}

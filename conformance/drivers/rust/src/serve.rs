@@ -162,7 +162,9 @@ pub(crate) async fn wait<T: Send + 'static>(
 
 /// The semaphore of a request that names its limit.
 fn semaphore_of(client: &Client, request: &Value) -> Result<Semaphore, Error> {
-    client.semaphore(text(request, "lock"), count(request, "limit"))
+    let options = client.semaphore_options().limit(count(request, "limit"));
+    let fair = request["fair"].as_bool() == Some(true);
+    client.semaphore_with(text(request, "lock"), options.fair(fair))
 }
 
 /// The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock.

@@ -357,10 +357,15 @@ impl Engine {
             Request::Inspect { name, kind, what }
                 if what == Inspection::Waiters && !kind.layout().queues() =>
             {
-                let text = format!(
-                    "Redis keeps no queue of a lock of the kind {}; give it the kind fair",
-                    kind.name()
-                );
+                let text = if kind.takes_permits() {
+                    "Redis keeps a queue of a semaphore in fair mode only; give it the option fair"
+                        .to_owned()
+                } else {
+                    format!(
+                        "Redis keeps no queue of a lock of the kind {}; give it the kind fair",
+                        kind.name()
+                    )
+                };
                 let error = Error::new(ErrorKind::InvalidArgument, text);
                 self.cx.fail(id, error.on(&name).during("waiters"));
             }

@@ -614,7 +614,7 @@ impl Multi {
             name: of.name.clone(),
             // Permits belong to an acquisition, not to a key.
             key: match of.terms.kind {
-                Kind::Semaphore => OwnerKey::Once,
+                kind if kind.takes_permits() => OwnerKey::Once,
                 _ => attempt.key,
             },
             wait,

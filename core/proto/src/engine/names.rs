@@ -435,11 +435,23 @@ impl Names {
         };
         order.remove(own);
         let queues = |id: &RequestId| self.waiters.get(id).is_some_and(Waiter::queues);
-        let is_seated =
-            |id: &RequestId| queues(id) && self.waiters.get(id).is_some_and(|one| one.announced);
+        let is_seated = |id: &RequestId| self.waiters.get(id).is_some_and(Waiter::is_seated);
         let last = order.iter().rposition(is_seated).map(|at| at + 1);
         let at = last.or_else(|| order.iter().position(queues).filter(|at| *at < own));
         order.insert(at.unwrap_or(own), id);
+    }
+
+    /// A waiter wants more permits than there are, and has no place in the queue on the server. It holds
+    /// nobody up here either.
+    pub(super) fn unseat(&mut self, name: &Name, id: RequestId) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        let order = &mut queue.waiters;
+        if order.back() != Some(&id) {
+            order.retain(|other| *other != id);
+            order.push_back(id);
+        }
     }
 
     /// Sets what the head does. Returns what it did before.

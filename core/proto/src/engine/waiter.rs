@@ -11,7 +11,7 @@ use crate::moment::Moment;
 use crate::wire::{Form, Name, Op, OwnerId};
 
 /// A caller that waits for its first level.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Waiter {
     pub(super) name: Name,
     pub(super) key: OwnerKey,
@@ -39,8 +39,8 @@ pub(super) struct Waiter {
     /// Whether the caller has its answer. The waiter then stays only for the outcome of its call in
     /// flight.
     pub(super) answered: bool,
-    /// The owner that it was before the last connection was made, if that may have a place.
-    pub(super) was: Option<OwnerId>,
+    /// The owners that it was before the last connections were made. One of them may have its place.
+    pub(super) was: Vec<Former>,
     /// Whether a call of this owner was sent without regard to the head of the queue.
     pub(super) asked: bool,
     pub(super) announced: bool,
@@ -48,6 +48,14 @@ pub(super) struct Waiter {
     pub(super) under: Option<OwnerId>,
     /// Whether it has asked while another waiter was the head.
     pub(super) ahead: Ahead,
+}
+
+/// An owner that a waiter was before its connection was made anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Former {
+    pub(super) owner: OwnerId,
+    /// Whether one of its calls got no answer, so that it may have what it asked for.
+    pub(super) in_doubt: bool,
 }
 
 /// Whether a waiter asks that need not be the head of its queue: a reader, or one that has a place in
@@ -81,7 +89,7 @@ impl Waiter {
             timed: false,
             handed: false,
             answered: false,
-            was: None,
+            was: Vec::new(),
             asked: false,
             announced: false,
             under: None,
@@ -138,6 +146,12 @@ impl Waiter {
         self.asked && self.queues() && !self.once()
     }
 
+    /// Whether it has a place there, as the last answer says. One that wants more permits than there are has
+    /// none.
+    pub(super) fn is_seated(&self) -> bool {
+        self.announced && self.queues()
+    }
+
     /// The operation that its next try sends.
     pub(super) fn next_try(&mut self) -> Op {
         self.retry = None;
@@ -154,7 +168,8 @@ impl Waiter {
             lease: self.lease(),
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
-            under: self.under.or(self.was),
+            under: self.under,
+            was: self.was.iter().map(|was| was.owner).collect(),
             limit: self.terms.limit,
             queues: !self.once(),
             steal: self.terms.steal,

@@ -80,6 +80,7 @@ impl Pressure {
                     fencing,
                     replicas,
                     under: None,
+                    was: Vec::new(),
                     limit: 0,
                     queues: false,
                     steal: false,

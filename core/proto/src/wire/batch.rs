@@ -60,7 +60,7 @@ impl BatchKey {
             Layout::Hash => Shape::Hash,
             Layout::Plain => Shape::Plain,
             Layout::Learning | Layout::Read | Layout::Write => return None,
-            Layout::Permits | Layout::Queued => return None,
+            Layout::Permits | Layout::Queued | Layout::QueuedPermits => return None,
         };
         match op {
             Op::Acquire {
@@ -242,6 +242,7 @@ mod tests {
             fencing: Fencing::Off,
             replicas: 0,
             under: None,
+            was: Vec::new(),
             limit: 0,
             queues: false,
             steal: false,

@@ -26,6 +26,7 @@ codes! {
     COUNTED = 10;
     CHANGED = 11;
     SUPERSEDED = 12;
+    VAIN = 13;
     // In a batch, the result of one lock. Other values there: a time or a count if not negative, -1
     // for no expiry.
     TAKEN = -3;
@@ -36,6 +37,9 @@ codes! {
     // How often a release of permits is published at most.
     #[allow(dead_code)] // only the scripts use it
     MESSAGES = tuning::PERMIT_MESSAGES as i64;
+    // How long a place in a queue is kept, in ms.
+    #[allow(dead_code)] // only the scripts use it
+    KEPTPLACE = tuning::PLACE_KEPT.as_millis() as i64;
     // How long the marker of a counter's last change stays, in ms.
     #[allow(dead_code)] // only the scripts use it
     MARKED = tuning::MARKER_LIFE.as_millis() as i64;

@@ -6,7 +6,7 @@ use crate::value::Value;
 
 use super::codes::{
     ACQUIRED, BUSY, CHANGED, COUNTED, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED,
-    RENEWED, STALE, STOLEN, SUPERSEDED,
+    RENEWED, STALE, STOLEN, SUPERSEDED, VAIN,
 };
 use super::script::{Script, script, whole_ms};
 use super::{Fencing, FollowUp, Holder, Op, Permits, Process, RenewReply, Reply};
@@ -98,6 +98,9 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             token: self::token(token)?,
         },
         (Op::Acquire { .. }, BUSY, [ttl]) => Reply::Busy {
+            ttl: remaining(ttl)?,
+        },
+        (Op::Acquire { .. }, VAIN, [ttl]) => Reply::Vain {
             ttl: remaining(ttl)?,
         },
         (Op::Acquire { .. } | Op::HandOver { .. } | Op::Release { .. }, GONE, [why]) => {
@@ -275,6 +278,7 @@ mod tests {
             fencing: Fencing::Off,
             replicas: 0,
             under: None,
+            was: Vec::new(),
             limit: 0,
             queues: false,
             steal: false,

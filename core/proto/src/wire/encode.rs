@@ -4,7 +4,7 @@ use crate::value::Value;
 
 use super::codes::{
     ACQUIRED, ALONE, BUSY, CHANGED, COUNTED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED,
-    RENEWED, STALE, SUPERSEDED, TAKEN,
+    RENEWED, STALE, SUPERSEDED, TAKEN, VAIN,
 };
 use super::script::whole_ms;
 use super::{BatchKey, Fencing, FollowUp, Op, Permits, RenewReply, Reply};
@@ -60,6 +60,7 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
             )
         }
         (_, Reply::Busy { ttl }) => long(BUSY, vec![ttl.map_or(Value::Int(-1), millis)]),
+        (_, Reply::Vain { ttl }) => long(VAIN, vec![ttl.map_or(Value::Int(-1), millis)]),
         (Op::Release { remaining: 0, .. }, Reply::Gone(why)) => Value::Array(vec![
             Value::Int(0),
             Value::Int(GONE),

@@ -29,8 +29,8 @@ fn ask(number: OwnerId) -> Op {
 /// Asks as a new owner, which takes the place of another one.
 fn ask_as(number: OwnerId, was: OwnerId) -> Op {
     let mut op = ask(number);
-    if let Op::Acquire { under, .. } = &mut op {
-        *under = Some(was);
+    if let Op::Acquire { was: before, .. } = &mut op {
+        before.push(was);
     }
     op
 }

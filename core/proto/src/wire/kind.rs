@@ -40,6 +40,9 @@ pub enum Kind {
     /// Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore`: so many owners at a time as
     /// there are permits.
     Semaphore,
+    /// The same permits. The waiters that ask so stand in a queue that Redis keeps beside them: first come,
+    /// first served. The option `fair` chooses it, not the option `kind`.
+    FairSemaphore,
     /// As `Reentrant`, but Redis keeps a queue of the waiters of all programs, as Redisson's `RFairLock`:
     /// first come, first served.
     Fair,
@@ -68,6 +71,8 @@ pub enum Layout {
     Permits,
     /// A hash as `Hash`, and the queue of its waiters: a list, and a key with their times.
     Queued,
+    /// Permits as `Permits`, and such a queue.
+    QueuedPermits,
 }
 
 /// The channels that a name has.
@@ -122,7 +127,7 @@ impl Layout {
             // Readers do not follow one another. After a writer all readers come at once.
             Layout::Read | Layout::Write => Handover::Never,
             // The next one in the queue may belong to another program.
-            Layout::Queued => Handover::Never,
+            Layout::Queued | Layout::QueuedPermits => Handover::Never,
         }
     }
 
@@ -131,7 +136,7 @@ impl Layout {
         match self {
             Layout::Hash | Layout::Plain | Layout::Learning => false,
             Layout::Read | Layout::Write | Layout::Permits => false,
-            Layout::Queued => true,
+            Layout::Queued | Layout::QueuedPermits => true,
         }
     }
 
@@ -140,7 +145,7 @@ impl Layout {
     pub fn learns(self) -> bool {
         match self {
             Layout::Hash | Layout::Plain | Layout::Read | Layout::Write => false,
-            Layout::Permits | Layout::Queued => false,
+            Layout::Permits | Layout::Queued | Layout::QueuedPermits => false,
             Layout::Learning => true,
         }
     }
@@ -148,7 +153,7 @@ impl Layout {
     /// Whether every program that uses this layout publishes its releases.
     pub fn publishes(self) -> bool {
         match self {
-            Layout::Hash | Layout::Queued => true,
+            Layout::Hash | Layout::Queued | Layout::QueuedPermits => true,
             Layout::Read | Layout::Write | Layout::Permits => true,
             Layout::Plain | Layout::Learning => false,
         }
@@ -158,7 +163,7 @@ impl Layout {
     /// about a hold.
     pub fn is_shared(self) -> bool {
         match self {
-            Layout::Read | Layout::Permits => true,
+            Layout::Read | Layout::Permits | Layout::QueuedPermits => true,
             Layout::Hash | Layout::Plain | Layout::Learning | Layout::Write => false,
             Layout::Queued => false,
         }
@@ -171,17 +176,28 @@ impl Layout {
             Layout::Read | Layout::Write => true,
             Layout::Hash | Layout::Plain | Layout::Learning | Layout::Queued => false,
             // Each permit has a time of its own.
-            Layout::Permits => false,
+            Layout::Permits | Layout::QueuedPermits => false,
         }
     }
 
-    /// The channel on which its releases are published. A queue's releases go to the head's own
-    /// channel, whose name begins with this one.
+    /// The channel on which its releases are published. The release of a fair lock goes to the
+    /// head's own channel, whose name begins with this one.
     pub fn topic(self) -> Topic {
         match self {
             Layout::Hash | Layout::Plain | Layout::Learning | Layout::Queued => Topic::Lock,
             Layout::Read | Layout::Write => Topic::ReadWrite,
-            Layout::Permits => Topic::Semaphore,
+            Layout::Permits | Layout::QueuedPermits => Topic::Semaphore,
+        }
+    }
+
+    /// The channel on which an owner that waits hears that it may be its turn.
+    pub fn heard_by(self, owner: OwnerId) -> Topic {
+        match self {
+            Layout::Queued => Topic::Place(owner),
+            Layout::Hash | Layout::Plain | Layout::Learning => self.topic(),
+            Layout::Read | Layout::Write => self.topic(),
+            // Redisson and clients that do not queue up publish there only.
+            Layout::Permits | Layout::QueuedPermits => self.topic(),
         }
     }
 
@@ -192,7 +208,7 @@ impl Layout {
             Layout::Plain | Layout::Learning => Layout::Plain,
             Layout::Read => Layout::Read,
             Layout::Write => Layout::Write,
-            Layout::Permits => Layout::Permits,
+            Layout::Permits | Layout::QueuedPermits => Layout::Permits,
         }
     }
 
@@ -200,6 +216,7 @@ impl Layout {
     pub(super) fn held_as(self) -> Layout {
         match self {
             Layout::Queued => Layout::Hash,
+            Layout::QueuedPermits => Layout::Permits,
             Layout::Hash | Layout::Plain | Layout::Learning => self,
             Layout::Read | Layout::Write | Layout::Permits => self,
         }
@@ -211,7 +228,7 @@ impl Layout {
             Layout::Hash | Layout::Queued => Layout::Hash,
             Layout::Plain | Layout::Learning => Layout::Plain,
             Layout::Read | Layout::Write => Layout::Write,
-            Layout::Permits => Layout::Permits,
+            Layout::Permits | Layout::QueuedPermits => Layout::Permits,
         }
     }
 }
@@ -254,20 +271,21 @@ impl Kind {
 
     /// Its name in options.
     pub fn name(self) -> &'static str {
-        let of_several = match self {
+        let not_chosen = match self {
+            Kind::FairSemaphore => return Kind::Semaphore.name(),
             Kind::Quorum => "quorum",
             _ => "multi",
         };
         NAMES
             .iter()
             .find(|(kind, _)| *kind == self)
-            .map_or(of_several, |(_, name)| name)
+            .map_or(not_chosen, |(_, name)| name)
     }
 
     /// The thing that it is for its callers.
     pub fn thing(self) -> Thing {
         match self {
-            Kind::Semaphore => Thing::Semaphore,
+            Kind::Semaphore | Kind::FairSemaphore => Thing::Semaphore,
             Kind::Multi => Thing::MultiLock,
             _ => Thing::Lock,
         }
@@ -279,6 +297,11 @@ impl Kind {
             self,
             Kind::Reentrant | Kind::Fair | Kind::Adaptive | Kind::Read | Kind::Write
         ) || self.is_several()
+    }
+
+    /// Whether its owners have permits of a semaphore.
+    pub fn takes_permits(self) -> bool {
+        matches!(self, Kind::Semaphore | Kind::FairSemaphore)
     }
 
     /// Whether it is made of several holds, and stands in Redis by those alone.
@@ -300,8 +323,9 @@ impl Kind {
     pub fn takes_tokens(self) -> bool {
         !matches!(
             self,
-            Kind::Reentrant | Kind::Fair | Kind::Read | Kind::Write | Kind::Semaphore
-        ) && !self.is_several()
+            Kind::Reentrant | Kind::Fair | Kind::Read | Kind::Write
+        ) && !self.takes_permits()
+            && !self.is_several()
     }
 
     /// Whether it is the read side of a read-write lock.
@@ -320,7 +344,7 @@ impl Kind {
         }
         match self.layout() {
             Layout::Hash | Layout::Plain | Layout::Learning => Side::Whole,
-            Layout::Permits | Layout::Queued => Side::Whole,
+            Layout::Permits | Layout::Queued | Layout::QueuedPermits => Side::Whole,
             Layout::Read => Side::Read,
             Layout::Write => Side::Write,
         }
@@ -333,6 +357,7 @@ impl Kind {
             Kind::Read => Layout::Read,
             Kind::Write => Layout::Write,
             Kind::Semaphore => Layout::Permits,
+            Kind::FairSemaphore => Layout::QueuedPermits,
             Kind::Fair => Layout::Queued,
             _ => Layout::Plain,
         }
@@ -387,7 +412,7 @@ impl Form {
     /// The owner as it is stored in Redis, for the client `uuid`.
     pub fn owner(&self, uuid: &str, owner: OwnerId) -> String {
         let mut text = Vec::new();
-        if self.kind == Kind::Semaphore {
+        if self.kind.takes_permits() {
             // As Redisson shows ids: in hex. It is the first id.
             return permit_ids(uuid, owner)
                 .iter()
@@ -415,7 +440,7 @@ impl Form {
                 write_number(out, number_of(owner));
             }
             // The beginning of the ids, and how many there are.
-            (None, Kind::Semaphore) => {
+            (None, Kind::Semaphore | Kind::FairSemaphore) => {
                 out.extend_from_slice(&permit_ids(uuid, owner));
                 out.extend_from_slice(&self.permits.to_be_bytes());
             }

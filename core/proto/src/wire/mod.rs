@@ -98,13 +98,14 @@ pub enum Op {
         fencing: Fencing,
         /// How many replicas have to acknowledge it.
         replicas: u32,
-        /// For a reader: the owner of the write lock under which it reads. For a fair lock: the owner
-        /// that it was before, whose place it takes.
+        /// For a reader: the owner of the write lock under which it reads.
         under: Option<OwnerId>,
+        /// In a queue: the owners that it was before. It takes the place of one of them.
+        was: Vec<OwnerId>,
         /// How many permits a semaphore gets that has none yet. 0: somebody else sets that.
         limit: u32,
-        /// Whether it takes a place in the queue of a fair lock that is held. A place that it has
-        /// is kept for [`PLACE_KEPT`](crate::tuning::PLACE_KEPT) from now.
+        /// Whether it takes a place in the queue of a fair lock or semaphore that it does not get. A
+        /// place that it has is kept for [`PLACE_KEPT`](crate::tuning::PLACE_KEPT) from now.
         queues: bool,
         /// Whether it ends the holds of all others first. Only the write side of a read-write lock
         /// can be stolen. A copy that arrives late would rob the next holder, so there is one copy.
@@ -297,6 +298,8 @@ impl Op {
                 ..
             } => kind.layout(),
             Op::Inspect { kind, .. } => kind.layout().held_as(),
+            // The message of a semaphore goes to all that wait.
+            Op::Force { kind, .. } if kind.takes_permits() => Layout::Permits,
             Op::Force { kind, .. } => kind.layout(),
             Op::Count { .. } => Layout::Permits,
             // The scripts of counters have no layouts.
@@ -374,6 +377,9 @@ pub enum Reply {
     NotReplicated { got: u32 },
     /// Another owner holds the lock, for `ttl` (`None`: the key has no expiry).
     Busy { ttl: Option<Duration> },
+    /// There are fewer permits than were asked for, so the waiter has no place in the queue. `ttl` as
+    /// of [`Reply::Busy`].
+    Vain { ttl: Option<Duration> },
     /// Our field or value is gone, so we do not hold the lock.
     Gone(LostReason),
     /// Other data, or another kind of lock, is stored at the name. The text describes it for

@@ -128,12 +128,12 @@ impl Both {
                 } else {
                     fencing_of(&name)
                 };
-                let mut under =
-                    (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
+                let under = (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
+                let mut was = None;
                 // A new owner takes the place of the one before it.
                 let queues = self.queues() && self.random.chance(700);
                 if queues && !self.has_place(&name, (uuid, owner)) {
-                    under = self.random.chance(300).then_some(3 - owner);
+                    was = self.random.chance(300).then_some(3 - owner);
                 }
                 Op::Acquire {
                     limit: 0,
@@ -147,6 +147,7 @@ impl Both {
                     fencing,
                     replicas: 0,
                     under,
+                    was: was.into_iter().collect(),
                 }
             }
             4..7 => {

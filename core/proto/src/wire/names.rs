@@ -124,6 +124,11 @@ pub fn queue_keys(name: &str) -> [String; 2] {
     ["redisson_lock_queue", "redisson_lock_timeout"].map(|prefix| prefixed(prefix, name).concat())
 }
 
+/// The same of a fair semaphore. Redisson has none, so they are named as our other keys.
+pub fn permit_queue_keys(name: &str) -> [String; 2] {
+    ["redlatch:queue", "redlatch:places"].map(|suffix| timeout_prefix(name).concat() + suffix)
+}
+
 /// The key of the fencing counter.
 pub fn token_key(name: &str) -> String {
     prefixed("redisson_lock_token", name).concat()
@@ -154,6 +159,8 @@ mod tests {
         assert_eq!(place, "redisson_lock__channel:{orders}:u:7");
         let keys = ["redisson_lock_queue:a{b}", "redisson_lock_timeout:a{b}"];
         assert_eq!(queue_keys("a{b}"), keys);
+        let keys = ["{o}:redlatch:queue", "{o}:redlatch:places"];
+        assert_eq!(permit_queue_keys("o"), keys);
         assert_eq!(taken_key("orders"), "{orders}:timeout");
         assert_eq!(taken_key("a{b}c"), "a{b}c:timeout");
         let latch = |name| channel(Topic::Latch, name);

@@ -8,12 +8,13 @@ use std::time::Duration;
 use redis::{Commands, Connection};
 
 use super::live_tests::{Live, U, V};
-use super::names::{channel, taken_key};
+use super::names::{channel, permit_queue_keys, taken_key};
 use super::*;
 use crate::real::eval;
 use crate::support;
 use crate::support::random::{Random, number};
-use crate::tuning::PERMIT_MARGIN;
+use crate::tuning::{PERMIT_MARGIN, PLACE_KEPT};
+use crate::value::Value;
 
 /// How many steps a run has when nobody says otherwise.
 const STEPS: u64 = 4000;
@@ -21,6 +22,11 @@ const STEPS: u64 = 4000;
 const FOR_EVER: u64 = 922_337_203_685_477;
 /// The scripts look at no more permits than this whose time is over.
 const OVER_AT_ONCE: usize = 100;
+/// How long a place is kept, and one whose time was evicted.
+const PLACE: u64 = PLACE_KEPT.as_millis() as u64;
+const NO_TIME: u64 = 5000;
+/// The time of a place that is known when the server is looked at.
+const UNKNOWN: u64 = u64::MAX;
 /// The most messages of one call.
 const MESSAGES: i64 = 8;
 
@@ -46,8 +52,31 @@ struct Model {
     /// Whether the keys expire.
     free_ends: bool,
     taken_ends: bool,
+    /// The owners in the queue with the ms until which each place is kept. `None`: its time was
+    /// evicted.
+    queue: Vec<(Id, Option<u64>)>,
+    queue_till: u64,
     /// The payloads of the messages.
     published: Vec<i64>,
+}
+
+/// How an acquisition in fair mode asks.
+struct Fair {
+    owner: Id,
+    /// The owners that it was.
+    was: Vec<Id>,
+    queues: bool,
+}
+
+/// A full server refuses a first write that needs memory, and nothing behind one that needs none.
+struct Memory {
+    full: bool,
+}
+
+impl Memory {
+    fn frees(&mut self) {
+        self.full = false;
+    }
 }
 
 /// The answer that the server has to give. `Refused`: an error because its memory is full.
@@ -68,6 +97,12 @@ impl Model {
             taken: Some(BTreeMap::new()),
             ..Model::default()
         }
+    }
+
+    /// Number and permits are deleted.
+    fn forget(&mut self) {
+        (self.free, self.free_ends) = (Free::Missing, false);
+        (self.taken, self.taken_ends) = (Some(BTreeMap::new()), false);
     }
 
     fn ids(&mut self) -> &mut BTreeMap<Id, u64> {
@@ -127,12 +162,109 @@ impl Model {
         all
     }
 
+    /// Whether the first in the queue has to ask: there is what it wants, or never will be.
+    fn head_asks(&self) -> bool {
+        let wants = |owner: &Id| i64::from(u16::from_be_bytes([owner[14], owner[15]]));
+        let head = self.queue.first().map(|(owner, _)| wants(owner));
+        let (Some(wants), Some(free)) = (head, self.number()) else {
+            return false;
+        };
+        free > 0 && (wants <= free || Some(wants) > self.total())
+    }
+
+    /// The keys of the queue end with its last place.
+    fn run_out(&mut self, now: u64) {
+        if now > self.queue_till {
+            self.queue.clear();
+        }
+    }
+
+    fn place_of(&self, owner: &Id) -> Option<usize> {
+        self.queue.iter().position(|(other, _)| other == owner)
+    }
+
+    /// Drops the places at the head that have run out. Returns whether it did, or `None` when the
+    /// server refuses that.
+    fn heads(&mut self, me: &Id, now: u64, memory: &mut Memory) -> Option<bool> {
+        let mut dropped = false;
+        while let Some((owner, due)) = self.queue.first_mut() {
+            if owner == me {
+                break;
+            }
+            if due.is_none() && memory.full {
+                return None;
+            }
+            if *due.get_or_insert(now + NO_TIME) > now {
+                break;
+            }
+            memory.frees();
+            dropped = true;
+            self.queue.remove(0);
+        }
+        Some(dropped)
+    }
+
+    /// Queues up. Returns whether it is its turn, whether another's may have come, and whether it wants
+    /// more than there is. `None`: the server refuses that.
+    fn queue_up(
+        &mut self,
+        fair: &Fair,
+        wanted: i64,
+        now: u64,
+        memory: &mut Memory,
+    ) -> Option<(bool, bool, bool)> {
+        self.run_out(now);
+        let taken = i64::try_from(self.ids().len()).unwrap();
+        let all = self.number().map(|free| free + taken);
+        let vain = all.is_some_and(|all| all < wanted);
+        let enough = self.number().unwrap_or(0) >= wanted;
+        let own = self.place_of(&fair.owner);
+        let before = || fair.was.iter().find_map(|was| self.place_of(was));
+        if let Some(at) = own.or_else(before).filter(|_| !fair.was.is_empty()) {
+            if memory.full {
+                return None;
+            }
+            memory.frees();
+            // The time of a new owner is written below.
+            let due = own.and_then(|at| self.queue[at].1);
+            self.queue[at] = (fair.owner.clone(), due);
+            // The times of the others are gone.
+            for (owner, due) in &mut self.queue {
+                if fair.was.contains(owner) {
+                    *due = None;
+                }
+            }
+        }
+        let dropped = self.heads(&fair.owner, now, memory)?;
+        let at = self.place_of(&fair.owner);
+        let took = enough && (at == Some(0) || self.queue.is_empty());
+        match at {
+            Some(at) if took || vain => {
+                memory.frees();
+                self.queue.remove(at);
+            }
+            _ if took || vain || !fair.queues => {}
+            _ if memory.full => return None,
+            at => {
+                self.queue_till = now + PLACE;
+                let place = (fair.owner.clone(), Some(now + PLACE));
+                match at {
+                    Some(at) => self.queue[at] = place,
+                    None => self.queue.push(place),
+                }
+            }
+        }
+        let moved = dropped || (took || vain) && at == Some(0);
+        Some((took, moved, vain))
+    }
+
     fn acquire(
         &mut self,
         ids: &[Id],
         count: u32,
         lease: Duration,
         limit: u32,
+        fair: Option<&Fair>,
         (now, full): (u64, bool),
     ) -> Answer {
         if self.is_foreign() {
@@ -161,26 +293,39 @@ impl Model {
         let mut over = self.in_order();
         over.retain(|(kept, _)| *kept <= now);
         over.truncate(OVER_AT_ONCE);
-        let full = full && over.is_empty();
+        let mut memory = Memory {
+            full: full && over.is_empty(),
+        };
         let before = self.clone();
         for (_, id) in &over {
             self.ids().remove(id);
         }
         self.add(over.len());
         self.settle();
-        if self.free == Free::Missing && limit > 0 {
+        let sets = self.free == Free::Missing && limit > 0;
+        if sets {
             let taken = i64::try_from(self.ids().len()).unwrap();
             self.free = Free::Number(i64::from(limit) - taken);
             (self.free_ends, self.taken_ends) = (false, false);
-            if full {
+            if memory.full {
                 *self = before;
                 return Answer::Refused;
             }
         }
         let wanted = i64::try_from(ids.len()).unwrap();
-        let took = self.number().is_some_and(|free| free >= wanted);
+        let turn = match fair {
+            Some(fair) => self.queue_up(fair, wanted, now, &mut memory),
+            None => {
+                let enough = self.number().is_some_and(|free| free >= wanted);
+                Some((enough, false, false))
+            }
+        };
+        let Some((took, moved, vain)) = turn else {
+            *self = before;
+            return Answer::Refused;
+        };
         if took {
-            if full {
+            if memory.full {
                 *self = before;
                 return Answer::Refused;
             }
@@ -192,7 +337,8 @@ impl Model {
             self.free = Free::Number(self.number().unwrap() - new);
             self.taken_ends |= self.free_ends;
         }
-        if !over.is_empty() {
+        let another = (moved || sets) && fair.is_some() && self.head_asks();
+        if !over.is_empty() || another {
             self.publish(1);
         }
         if took {
@@ -201,16 +347,36 @@ impl Model {
         let first = self.in_order().first().map(|(kept, _)| *kept);
         let ttl = first.filter(|kept| *kept != FOR_EVER);
         let ttl = ttl.map(|kept| Duration::from_millis(kept.saturating_sub(now)));
-        Answer::Reply(Reply::Busy { ttl })
+        Answer::Reply(match vain {
+            true => Reply::Vain { ttl },
+            false => Reply::Busy { ttl },
+        })
     }
 
-    fn release(&mut self, ids: &[Id]) -> Answer {
+    fn release(&mut self, ids: &[Id], fair: Option<&Id>, now: u64) -> Answer {
         let Some(taken) = &mut self.taken else {
             return gone(LostReason::Stolen);
         };
         let back = ids.iter().filter(|id| taken.remove(*id).is_some()).count();
         self.add(back);
         self.settle();
+        self.run_out(now);
+        let place = fair
+            .filter(|_| back == 0)
+            .and_then(|owner| self.place_of(owner));
+        if let (Some(at), Some(owner)) = (place, fair) {
+            self.queue.remove(at);
+            if at == 0 && self.number().is_some() {
+                self.heads(owner, now, &mut Memory { full: false });
+                // The answer does not tell the clock of the server.
+                for (_, due) in &mut self.queue {
+                    *due = due.map(|due| if due == now + NO_TIME { UNKNOWN } else { due });
+                }
+                if self.head_asks() {
+                    self.publish(1);
+                }
+            }
+        }
         let before = self.published.len();
         self.publish(i64::try_from(back).unwrap());
         if back < ids.len() {
@@ -283,13 +449,32 @@ impl Model {
             }
             let free = i64::from(wanted) - taken;
             self.free = Free::Number(free);
-            self.publish(free - before);
+            if free != before {
+                self.publish((free - before).max(1));
+            }
         }
         let (mut available, mut limit) = (0, 0);
         if let Some(free) = self.number() {
             (available, limit) = (free + i64::try_from(over).unwrap(), free + taken);
         }
         Answer::Reply(Reply::Counted(Permits { available, limit }))
+    }
+
+    fn waiters(&mut self, now: u64) -> Answer {
+        self.run_out(now);
+        let waiter = |(owner, due): &(Id, Option<u64>)| Holder {
+            owner: [&owner[..14], &[0, 0]]
+                .concat()
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+            count: u16::from_be_bytes([owner[14], owner[15]]).into(),
+            remaining: Some(Duration::from_millis(
+                due.unwrap_or(now).saturating_sub(now),
+            )),
+            process: None,
+        };
+        Answer::Reply(Reply::Holders(self.queue.iter().map(waiter).collect()))
     }
 
     fn inspect(&self, now: u64) -> Answer {
@@ -331,6 +516,21 @@ fn semaphore(permits: u16) -> Form {
     }
 }
 
+fn fair_semaphore(permits: u16) -> Form {
+    Form {
+        permits,
+        ..Form::of(Kind::FairSemaphore)
+    }
+}
+
+/// An owner as it stands in the queue.
+fn place(uuid: &str, owner: OwnerId, permits: u16) -> Id {
+    let mut id = ids_of(uuid, owner, 1).remove(0);
+    id.truncate(14);
+    id.extend(permits.to_be_bytes());
+    id
+}
+
 /// The ids of an owner.
 fn ids_of(uuid: &str, owner: OwnerId, permits: u16) -> Vec<Id> {
     let hex = semaphore(permits).owner(uuid, owner);
@@ -350,6 +550,7 @@ fn name_of(answer: &Answer) -> &'static str {
     match answer {
         Answer::Reply(Reply::Acquired { .. }) => "acquired",
         Answer::Reply(Reply::Busy { .. }) => "busy",
+        Answer::Reply(Reply::Vain { .. }) => "vain",
         Answer::Reply(Reply::Gone(_)) => "gone",
         Answer::Reply(Reply::Released(_)) => "released",
         Answer::Reply(Reply::Kept) => "kept",
@@ -420,7 +621,12 @@ impl Both {
         } else {
             self.owner(name)
         };
-        let form = semaphore(Both::permits_of(owner));
+        // Callers in fair mode and others share the permits.
+        let form = match self.random.chance(500) {
+            true => semaphore(Both::permits_of(owner)),
+            false => fair_semaphore(Both::permits_of(owner)),
+        };
+        let kind = form.kind;
         let (name, lease) = (name.clone(), self.lease());
         let op = match op {
             0..12 => Op::Acquire {
@@ -432,8 +638,11 @@ impl Both {
                 fencing: Fencing::Off,
                 replicas: 0,
                 under: None,
+                was: (0..self.random.pick(&[0, 0, 0, 0, 1, 2]))
+                    .map(|_| self.random.between(1, 8))
+                    .collect(),
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
-                queues: false,
+                queues: self.random.chance(700),
                 steal: false,
             },
             12..20 => Op::Release {
@@ -461,14 +670,14 @@ impl Both {
                 holds.truncate(usize::try_from(self.random.between(1, 2)).unwrap());
                 Op::Renew { holds }
             }
-            26 if self.random.chance(300) => Op::Force {
-                name,
-                kind: Kind::Semaphore,
-            },
+            26 if self.random.chance(300) => Op::Force { name, kind },
             26 | 27 => Op::Inspect {
                 name,
-                kind: Kind::Semaphore,
-                what: Inspection::Owners,
+                kind,
+                what: match kind {
+                    Kind::FairSemaphore if self.random.chance(500) => Inspection::Waiters,
+                    _ => Inspection::Owners,
+                },
             },
             _ => Op::Count {
                 name,
@@ -495,10 +704,21 @@ impl Both {
                 count,
                 lease,
                 limit,
+                was,
+                queues,
                 ..
             } => {
                 let ids = ids_of(uuid, *owner, form.permits);
-                self.models[at(name)].acquire(&ids, *count, *lease, *limit, (now, full))
+                let fair = Fair {
+                    owner: place(uuid, *owner, form.permits),
+                    was: was
+                        .iter()
+                        .map(|was| place(uuid, *was, form.permits))
+                        .collect(),
+                    queues: *queues,
+                };
+                let fair = (form.kind == Kind::FairSemaphore).then_some(&fair);
+                self.models[at(name)].acquire(&ids, *count, *lease, *limit, fair, (now, full))
             }
             Op::Release {
                 name,
@@ -512,8 +732,10 @@ impl Both {
                     ids_of(uuid, *owner, form.permits),
                     &mut self.models[at(name)],
                 );
+                let place = place(uuid, *owner, form.permits);
+                let fair = (form.kind == Kind::FairSemaphore).then_some(&place);
                 match remaining {
-                    0 => model.release(&ids),
+                    0 => model.release(&ids, fair, now),
                     _ => model.lower(&ids, *ttl, now),
                 }
             }
@@ -527,6 +749,11 @@ impl Both {
             }
             Op::Force { name, .. } => self.models[at(name)].force(),
             Op::Count { name, limit } => self.models[at(name)].count(*limit, (now, full)),
+            Op::Inspect {
+                name,
+                what: Inspection::Waiters,
+                ..
+            } => self.models[at(name)].waiters(now),
             Op::Inspect { name, .. } => self.models[at(name)].inspect(now),
             Op::HandOver { .. } => panic!("permits are not handed over"),
             Op::Change { .. } | Op::Read { .. } => panic!("no counters here"),
@@ -543,18 +770,24 @@ impl Both {
             let before = self.models.clone();
             let real = eval(&call, &mut self.scripts);
             let (now, real) = match real {
+                Ok(value) if op.follow_up(Duration::ZERO).is_some() => {
+                    let both = vec![value, Value::BulkString(Vec::new())];
+                    decode(&op, Value::Array(both)).unwrap()
+                }
                 Ok(value) => decode(&op, value).unwrap(),
                 Err(error) => {
                     assert!(error.to_string().contains("maxmemory"), "{op:?}: {error}");
                     let now = self.clock();
                     let expected = self.modelled(uuid, &op, now, late);
                     // A call that is refused at its first writing has changed nothing.
-                    assert_eq!(expected, Answer::Refused, "{op:?}");
+                    assert_eq!(expected, Answer::Refused, "{op:?} at {now}: {before:?}");
                     assert_eq!(self.models, before);
                     continue;
                 }
             };
-            let expected = self.modelled(uuid, &op, now.unwrap_or(0), late);
+            // Some answers have no clock.
+            let clock = now.unwrap_or_else(|| self.clock());
+            let expected = self.modelled(uuid, &op, clock, late);
             let real = match real {
                 Reply::Foreign(_) => Answer::Foreign,
                 reply => Answer::Reply(reply),
@@ -575,8 +808,26 @@ impl Both {
         let (name, taken) = (self.names[at].to_string(), taken_key(&self.names[at]));
         let now = self.clock();
         let random = &mut self.random;
+        let [queue, times] = permit_queue_keys(&name);
         let (look, model) = (&mut self.look, &mut self.models[at]);
-        match random.below(9) {
+        match random.below(11) {
+            // Waiters have died, or their times were evicted.
+            9 => {
+                for (owner, due) in &mut model.queue {
+                    if random.chance(500) {
+                        let over = now - random.between(0, 5);
+                        let _: () = look.zadd(&times, &*owner, over).unwrap();
+                        *due = Some(over);
+                    } else if random.chance(200) {
+                        let _: () = look.zrem(&times, &*owner).unwrap();
+                        *due = None;
+                    }
+                }
+            }
+            10 if random.chance(200) => {
+                let _: () = look.del(&[&queue, &times]).unwrap();
+                model.queue.clear();
+            }
             // The count is deleted, or evicted.
             0 => {
                 let _: () = look.del(&name).unwrap();
@@ -584,10 +835,7 @@ impl Both {
             }
             1 => {
                 let _: () = look.del(&[&name, &taken]).unwrap();
-                *model = Model {
-                    published: std::mem::take(&mut model.published),
-                    ..Model::new()
-                };
+                model.forget();
             }
             // The time of some permits is over, or those of a dead program lie there.
             2 | 3 if model.taken.is_some() => {
@@ -636,10 +884,7 @@ impl Both {
         let (name, taken) = (self.names[at].to_string(), taken_key(&self.names[at]));
         let (look, model) = (&mut self.look, &mut self.models[at]);
         let _: () = look.del(&[&name, &taken]).unwrap();
-        *model = Model {
-            published: std::mem::take(&mut model.published),
-            ..Model::new()
-        };
+        model.forget();
         let texts = [
             "",
             "theirs",
@@ -668,10 +913,7 @@ impl Both {
         // Most of it goes again.
         if self.random.chance(700) {
             let _: () = look.del(&[&name, &taken]).unwrap();
-            *model = Model {
-                published: std::mem::take(&mut model.published),
-                ..Model::new()
-            };
+            model.forget();
         }
     }
 
@@ -705,9 +947,31 @@ impl Both {
 
     /// The keys are those of the model.
     fn compare(&mut self) {
-        for (name, model) in self.names.iter().zip(&self.models) {
+        let now = self.clock();
+        for (name, model) in self.names.iter().zip(&mut self.models) {
             let taken = taken_key(name);
             let look = &mut self.look;
+            let [queue, times] = permit_queue_keys(name);
+            let owners: Vec<Id> = look.lrange(&queue, 0, -1).unwrap();
+            if owners.is_empty() {
+                model.run_out(now);
+            }
+            let expected = model.queue.iter().map(|(owner, _)| owner);
+            assert!(owners.iter().eq(expected), "{name}: {owners:?}: {model:?}");
+            for (owner, due) in &mut model.queue {
+                let score: Option<u64> = look.zscore(&times, &*owner).unwrap();
+                if *due == Some(UNKNOWN) {
+                    assert!(score <= Some(now + NO_TIME), "{name}: {score:?}");
+                    *due = score;
+                }
+                assert_eq!(score, *due, "{name}: {owner:?}");
+            }
+            if !owners.is_empty() {
+                let left: i64 = look.pttl(&queue).unwrap();
+                assert!((-2..=PLACE as i64).contains(&left) && left != -1, "{left}");
+            }
+            let left: i64 = look.pttl(&times).unwrap();
+            assert_ne!(left, -1, "{name}: the times end with the places");
             let kinds = [&**name, &taken].map(|key| {
                 let kind: String = redis::cmd("TYPE").arg(key).query(look).unwrap();
                 kind
@@ -830,6 +1094,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         fencing: Fencing::Off,
         replicas: 0,
         under: None,
+        was: Vec::new(),
         limit,
         queues: false,
         steal: false,

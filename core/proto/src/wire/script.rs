@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
 use super::names::{
-    TIMEOUT_SUFFIX, channel_parts, learnt_key, marker_key, queue_keys, taken_key, timeout_prefix,
-    token_key,
+    TIMEOUT_SUFFIX, channel_parts, learnt_key, marker_key, permit_queue_keys, queue_keys,
+    taken_key, timeout_prefix, token_key,
 };
 use super::slots::slot;
 use super::{
@@ -181,10 +181,13 @@ scripts! {
     RELEASE_QUEUED = "fair_release" Hash;
     FORCE_QUEUED = "fair_force" Hash;
     INSPECT_QUEUED = "fair_inspect" Hash;
+    ACQUIRE_QUEUED_PERMITS = "permit_acquire" QueuedPermits;
+    RELEASE_QUEUED_PERMITS = "permit_release" QueuedPermits;
+    INSPECT_QUEUED_PERMITS = "fair_inspect" QueuedPermits;
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 15] = [
+const SHARED: [(&str, &str); 16] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -193,6 +196,7 @@ const SHARED: [(&str, &str); 15] = [
     ("timeouts", lua!("timeouts")),
     ("permit_ids", lua!("permit_ids")),
     ("permit_keys", lua!("permit_keys")),
+    ("permit_head", lua!("permit_head")),
     ("counter", lua!("counter")),
     ("counter_value", lua!("counter_value")),
     ("counter_mark", lua!("counter_mark")),
@@ -230,6 +234,7 @@ fn lines_for(text: &str, layout: Layout) -> String {
         Layout::Write => "write",
         Layout::Permits => "permits",
         Layout::Queued => "queued",
+        Layout::QueuedPermits => "queued_permits",
     };
     let (mut all, mut wanted) = (String::new(), true);
     for line in text.lines() {
@@ -253,7 +258,7 @@ fn lines_for(text: &str, layout: Layout) -> String {
 
 /// The script that executes `op`.
 pub(super) fn script(op: &Op) -> &'static Script {
-    use Layout::{Hash, Learning, Permits, Plain, Queued, Read, Write};
+    use Layout::{Hash, Learning, Permits, Plain, Queued, QueuedPermits, Read, Write};
     match (op, op.layout()) {
         (Op::Count { .. }, _) => &COUNT_PERMITS,
         (Op::Read { .. }, _) => &READ_COUNTER,
@@ -265,9 +270,13 @@ pub(super) fn script(op: &Op) -> &'static Script {
         },
         (Op::Acquire { .. }, Permits) => &ACQUIRE_PERMITS,
         (Op::Release { remaining: 0, .. }, Permits) => &RELEASE_PERMITS,
-        (Op::Release { .. }, Permits) => &LOWER_PERMITS,
-        (Op::Renew { .. }, Permits) => &RENEW_PERMITS,
-        (Op::Force { .. }, Permits) => &FORCE_PERMITS,
+        (Op::Acquire { .. }, QueuedPermits) => &ACQUIRE_QUEUED_PERMITS,
+        (Op::Release { remaining: 0, .. }, QueuedPermits) => &RELEASE_QUEUED_PERMITS,
+        (Op::Inspect { .. }, QueuedPermits) => &INSPECT_QUEUED_PERMITS,
+        // Permits of a fair semaphore that are taken are as all others (`Layout::held_as`).
+        (Op::Release { .. }, Permits | QueuedPermits) => &LOWER_PERMITS,
+        (Op::Renew { .. }, Permits | QueuedPermits) => &RENEW_PERMITS,
+        (Op::Force { .. }, Permits | QueuedPermits) => &FORCE_PERMITS,
         (Op::Inspect { .. }, Permits) => &INSPECT_PERMITS,
         (Op::Acquire { .. }, Read) => &ACQUIRE_READ,
         (Op::Release { remaining: 0, .. }, Read) => &RELEASE_READ,
@@ -296,9 +305,8 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Inspect { .. }, Hash) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
         // The engine hands over no lock of the other layouts (`Layout::handover`).
-        (Op::HandOver { .. }, Plain | Learning | Read | Write | Permits | Queued) => {
-            &HAND_OVER_PLAIN
-        }
+        (Op::HandOver { .. }, Plain | Learning | Read | Write) => &HAND_OVER_PLAIN,
+        (Op::HandOver { .. }, Permits | Queued | QueuedPermits) => &HAND_OVER_PLAIN,
         (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
         (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
@@ -416,6 +424,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             lease,
             fencing,
             under,
+            was,
             name,
             limit,
             queues,
@@ -426,12 +435,22 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.owner(form, uuid, *owner);
             words.number(lease);
             words.number(not_after.saturating_add(lease));
-            if form.kind == Kind::Semaphore {
+            let place = if *queues {
+                whole_ms(tuning::PLACE_KEPT)
+            } else {
+                0
+            };
+            if form.kind.takes_permits() {
                 words.number(u64::from(*count));
                 words.number(u64::from(*limit));
                 words.number(whole_ms(tuning::PERMIT_MARGIN));
                 words.parts(&channel_parts(Topic::Semaphore, name));
-                return words.add(verbs(Topic::Semaphore, name, publish));
+                words.add(verbs(Topic::Semaphore, name, publish));
+                if op.layout() == Layout::QueuedPermits {
+                    words.number(place);
+                    was.iter().for_each(|was| words.owner(form, uuid, *was));
+                }
+                return;
             }
             if let (Some(writer), Kind::Read) = (under, form.kind) {
                 words.number(u64::from(*count));
@@ -444,18 +463,14 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 return counter.into_iter().for_each(|life| words.number(life));
             }
             if op.layout() == Layout::Queued {
-                words.number(if *queues {
-                    whole_ms(tuning::PLACE_KEPT)
-                } else {
-                    0
-                });
+                words.number(place);
                 words.parts(&channel_parts(Topic::Lock, name));
                 words.add(verbs(Topic::Lock, name, publish));
-                match under {
-                    Some(was) => words.owner(form, uuid, *was),
+                match counter {
+                    Some(life) => words.number(life),
                     None => words.add(""),
                 }
-                return counter.into_iter().for_each(|life| words.number(life));
+                return was.iter().for_each(|was| words.owner(form, uuid, *was));
             }
             // Common values are left out: each argument costs the server as much as a small
             // command.
@@ -497,7 +512,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 return words.parts(&timeout_prefix(name));
             }
             let usual = verbs == CLASSIC && lesson.is_none();
-            if !usual || layout == Layout::Queued {
+            if !usual || layout.queues() {
                 words.add(verbs);
             }
             if let Some(LeaseSample { asked, took }) = lesson {
@@ -782,7 +797,12 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
     // The second key of readers and semaphores.
     let second = |name: &Name, form: &Form, owner: OwnerId| match form.kind {
         Kind::Read => Some(timeout_key(uuid, name, form, owner)),
-        Kind::Semaphore => Some(taken_key(name)),
+        kind if kind.takes_permits() => Some(taken_key(name)),
+        _ => None,
+    };
+    let queue = |name: &Name| match op.layout() {
+        Layout::Queued => Some(queue_keys(name)),
+        Layout::QueuedPermits => Some(permit_queue_keys(name)),
         _ => None,
     };
     match op {
@@ -810,9 +830,7 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             if form.kind.layout().learns() {
                 each(&learnt_key(name));
             }
-            if op.layout() == Layout::Queued {
-                queue_keys(name).iter().for_each(|key| each(key));
-            }
+            queue(name).iter().flatten().for_each(|key| each(key));
         }
         Op::Release {
             name, owner, form, ..
@@ -824,9 +842,7 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             if form.kind.layout().learns() {
                 each(&learnt_key(name));
             }
-            if op.layout() == Layout::Queued {
-                queue_keys(name).iter().for_each(|key| each(key));
-            }
+            queue(name).iter().flatten().for_each(|key| each(key));
         }
         Op::Renew { holds } => {
             holds.iter().for_each(|hold| each(&hold.name));
@@ -837,12 +853,10 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
         }
         Op::Force { name, kind } | Op::Inspect { name, kind, .. } => {
             each(name);
-            if *kind == Kind::Semaphore {
+            if kind.takes_permits() {
                 each(&taken_key(name));
             }
-            if op.layout() == Layout::Queued {
-                queue_keys(name).iter().for_each(|key| each(key));
-            }
+            queue(name).iter().flatten().for_each(|key| each(key));
         }
         Op::Count { name, .. } => {
             each(name);
@@ -931,6 +945,7 @@ mod tests {
             fencing,
             replicas: 0,
             under: None,
+            was: Vec::new(),
             limit: 0,
             queues: false,
             steal: false,
@@ -991,6 +1006,7 @@ mod tests {
                 fencing,
                 replicas: 0,
                 under: None,
+                was: Vec::new(),
                 limit: 0,
                 queues: false,
                 steal: false,

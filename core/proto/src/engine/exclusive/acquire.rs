@@ -58,10 +58,7 @@ impl Engine {
             // that another caller relies on.
             return self.cx.fail(id, Error::lost_before(&name, lost));
         }
-        if form.kind == Kind::Semaphore
-            && key != OwnerKey::Once
-            && !matches!(key, OwnerKey::Hold(_))
-        {
+        if form.kind.takes_permits() && key != OwnerKey::Once && !matches!(key, OwnerKey::Hold(_)) {
             // A waiter that has its answer only stays until its call is settled.
             let waits =
                 |waiter: &Waiter| waiter.key == key && waiter.name == name && !waiter.answered;
@@ -547,8 +544,8 @@ impl Engine {
             return;
         };
         let (name, form, lease) = (&waiter.name, &waiter.form, waiter.lease());
-        if let Some(was) = waiter.was {
-            self.clean_up(name, was, form, lease, None);
+        for was in &waiter.was {
+            self.clean_up(name, was.owner, form, lease, None);
         }
         if clean || waiter.unsettled.is_some() || waiter.has_place() {
             self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
@@ -623,7 +620,10 @@ impl Engine {
                 let text = format!("unexpected outcome of an acquire: {outcome:?}");
                 let nothing_done = matches!(
                     outcome,
-                    CallOutcome::NotSent | CallOutcome::Answered(Reply::Busy { .. } | Reply::Stale)
+                    CallOutcome::NotSent
+                        | CallOutcome::Answered(
+                            Reply::Busy { .. } | Reply::Vain { .. } | Reply::Stale
+                        )
                 );
                 (Error::new(ErrorKind::Internal, text), !nothing_done)
             }
@@ -753,6 +753,10 @@ impl Engine {
         let Some(waiter) = self.names.remove_timed(&mut self.cx, id) else {
             return;
         };
+        // An owner that it was may have got permits too.
+        if waiter.form.kind.is_shared() {
+            self.leave_as(&waiter);
+        }
         let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
             return;
         };
@@ -776,7 +780,7 @@ impl Engine {
             .turn
             .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
         // Permits that one caller got leave others for the next, as far as is known here.
-        if waiter.form.kind != Kind::Semaphore {
+        if !waiter.form.kind.takes_permits() {
             waiting.note_refusal(self.cx.now);
         }
         if waiting.waiters.is_empty() && !waiting.channel.wanted && !in_doubt {
@@ -790,6 +794,7 @@ impl Engine {
             waiter.owner,
             waiter.form.clone(),
         );
+        let again = waiter.ahead == Ahead::Asking { again: true };
         self.open_hold(id, waiter, sent, ttl, token);
         if in_doubt {
             self.verify(&name);
@@ -798,6 +803,11 @@ impl Engine {
         // A reader that won ahead of the head changes nothing for the others.
         if was_head {
             self.advance(&name);
+        }
+        // A message that came during its call may have been for the next one: permits that one caller
+        // gets leave others.
+        if was_head && again && form.kind.takes_permits() {
+            self.wake_head(&name);
         }
     }
 
@@ -858,8 +868,8 @@ impl Engine {
             };
             // It asked as an owner of its own, and got no answer, or has a place.
             let lease = waiter.lease();
-            if let Some(was) = waiter.was {
-                self.clean_up(name, was, form, lease, None);
+            for was in &waiter.was {
+                self.clean_up(name, was.owner, form, lease, None);
             }
             if waiter.unsettled.is_some() || waiter.has_place() {
                 self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
@@ -881,10 +891,17 @@ impl Engine {
         };
         let head = queue.waiters.front().copied();
         let of_head = head.and_then(|id| self.names.waiters.get(&id));
-        if let Some(id) = head.filter(|_| of_head.is_some_and(Waiter::queues)) {
+        if of_head.is_some_and(Waiter::queues) {
             self.cx.counters.wakeups.add(1);
-            return self.ask_for_place(id);
+            return self.wake_places(name);
         }
+        if of_head.is_some_and(|head| head.form.kind.takes_permits()) {
+            self.wake_places(name);
+        }
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        let of_head = head.and_then(|id| self.names.waiters.get(&id));
         match queue.attempt {
             Attempt::Idle => {}
             Attempt::InFlight { .. } => queue.attempt = Attempt::InFlight { again: true },

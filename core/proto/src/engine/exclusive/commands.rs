@@ -223,6 +223,7 @@ impl Engine {
                     fencing,
                     replicas,
                     under: None,
+                    was: Vec::new(),
                     limit: 0,
                     queues: false,
                     steal: false,

@@ -17,7 +17,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::{Maybe, Moment};
 use crate::tuning;
-use crate::wire::{Kind, Name, OwnerId};
+use crate::wire::{Name, OwnerId};
 
 impl Engine {
     /// Makes a hold of a first acquisition that has succeeded. The lock lives for `ttl`.
@@ -82,7 +82,7 @@ impl Engine {
         // The server refused the waiters of a semaphore and those of a fair lock. This end may be what
         // they wait for.
         let head = self.names.head(name);
-        if cell.kind == Kind::Semaphore || head.is_some_and(Waiter::queues) {
+        if cell.kind.takes_permits() || head.is_some_and(Waiter::queues) {
             self.wake_head(name);
         }
         self.advance(name);

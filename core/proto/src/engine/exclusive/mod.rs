@@ -4,7 +4,7 @@
 //! - `commands`: re-entry, release and extension of a hold.
 //! - `handover`: the lock goes from one caller of this client to the next.
 //! - `life`: the begin, the loss and the end of a hold.
-//! - `places`: the waiters of fair locks, whose queue Redis keeps.
+//! - `places`: the waiters of fair locks and semaphores, whose queue Redis keeps.
 //! - `rules`: the conditions that block a caller.
 //!
 //! Another primitive gets a folder like this one. It shares the objects beside it: the names and

@@ -1,7 +1,10 @@
-//! The waiters of fair locks. Redis keeps their queue, so each of them asks for itself, and asks
-//! again before its place there runs out. A message tells the head of that queue that the lock is
-//! free. Only the first waiter of this client listens for it: those behind it come after it in Redis
-//! too.
+//! The waiters of fair locks and fair semaphores. Redis keeps their queue, so each of them asks for
+//! itself, and asks again before its place there runs out. A message tells the head of that queue that
+//! the lock is free. Only the first waiter of this client listens for it: those behind it come after
+//! it in Redis too.
+//!
+//! The messages of a semaphore go to everybody, since Redisson and clients that do not queue up
+//! publish so. The first waiter of each client asks then, and the server knows whose turn it is.
 
 use std::time::Duration;
 
@@ -10,11 +13,11 @@ use crate::engine::context::Purpose;
 use crate::engine::errors::{clocks_differ, not_replicated, timeout, unanswered};
 use crate::engine::interface::{CallOutcome, RequestId};
 use crate::engine::links::Which;
-use crate::engine::waiter::Ahead;
+use crate::engine::waiter::{Ahead, Former, Waiter};
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Name, OwnerId, Reply, Topic};
+use crate::wire::{Name, Reply};
 
 impl Engine {
     /// Sends a call of this waiter. If one is in flight, another follows when that is refused.
@@ -41,25 +44,37 @@ impl Engine {
         };
         let mut left = None;
         if let Some(next) = next {
-            // The next owner takes the place. Only one of two copies of this process gets it.
-            let before = std::mem::replace(&mut waiter.owner, next);
+            // The next owner takes the place. Only one of two copies of this process gets it. The calls of
+            // several owners may have got lost, so the server gets all of them, until it answers.
+            let before = Former {
+                owner: std::mem::replace(&mut waiter.owner, next),
+                in_doubt: waiter.unsettled.is_some(),
+            };
             if waiter.has_place() {
-                left = waiter.was.replace(before);
+                if waiter.was.len() >= tuning::FORMER_OWNERS {
+                    // The first one had a place for certain.
+                    left = Some(waiter.was.remove(1));
+                }
+                waiter.was.push(before);
             }
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
         let (op, limit) = (waiter.next_try(), waiter.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
-        self.leave_as(id, left);
-    }
-
-    /// Releases what an earlier owner of this waiter may have. Until its place has gone to the next
-    /// one, that would take the place away.
-    fn leave_as(&mut self, id: RequestId, was: Option<OwnerId>) {
-        if let (Some(owner), Some(waiter)) = (was, self.names.waiters.get(&id)) {
+        if let (Some(Former { owner, .. }), Some(waiter)) = (left, self.names.waiters.get(&id)) {
             let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
             self.clean_up(&name, owner, &form, lease, None);
+        }
+    }
+
+    /// The server has answered the owner that this waiter is now, which has the place. An earlier one may
+    /// still have what an unanswered call of it got. The others are not released: another copy of this
+    /// process may have an answer for them, and rely on it.
+    pub(super) fn leave_as(&mut self, waiter: &Waiter) {
+        for was in waiter.was.iter().filter(|was| was.in_doubt) {
+            let lease = waiter.lease();
+            self.clean_up(&waiter.name, was.owner, &waiter.form, lease, None);
         }
     }
 
@@ -77,7 +92,7 @@ impl Engine {
             Ahead::InVain if !blocked && waiter.has_place() => {
                 // The confirmation of the subscription causes the next call, which closes the gap
                 // between the answer to the last one and the subscription.
-                let topic = Topic::Place(waiter.owner);
+                let topic = waiter.form.kind.layout().heard_by(waiter.owner);
                 self.names.want_channel(&mut self.cx, name, topic);
             }
             Ahead::InVain | Ahead::Asking { .. } => {}
@@ -111,11 +126,16 @@ impl Engine {
                 let at = expires.max(self.cx.now);
                 self.names.park(&mut self.cx, id, at);
             }
-            CallOutcome::Answered(Reply::Busy { .. }) if waiter.answered => {
+            CallOutcome::Answered(Reply::Busy { .. } | Reply::Vain { .. }) if waiter.answered => {
                 self.remove_waiter(id, false);
             }
             outcome if waiter.answered => self.end_try(id, outcome),
-            CallOutcome::Answered(Reply::Busy { ttl }) => self.place_taken(id, ttl, again),
+            CallOutcome::Answered(Reply::Busy { ttl }) => {
+                self.place_tried_in_vain(id, ttl, again, true)
+            }
+            CallOutcome::Answered(Reply::Vain { ttl }) => {
+                self.place_tried_in_vain(id, ttl, again, false)
+            }
             CallOutcome::Answered(Reply::Stale) if was_stale => {
                 self.refused_for_now(id, clocks_differ())
             }
@@ -133,9 +153,15 @@ impl Engine {
         }
     }
 
-    /// The waiter has its place. Another owner has the lock, for `ttl` unless it renews, or comes
-    /// before this one.
-    fn place_taken(&mut self, id: RequestId, ttl: Option<Duration>, again: bool) {
+    /// Another owner has the lock, for `ttl` unless it renews, or comes before this one. The waiter `has`
+    /// its place, or wants more permits than there are and has none.
+    fn place_tried_in_vain(
+        &mut self,
+        id: RequestId,
+        ttl: Option<Duration>,
+        again: bool,
+        has: bool,
+    ) {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
@@ -143,8 +169,11 @@ impl Engine {
         let name = waiter.name.clone();
         waiter.error = None;
         waiter.unsettled = None;
-        let was = waiter.was.take();
-        self.leave_as(id, was);
+        if !waiter.was.is_empty() {
+            let before = waiter.clone();
+            waiter.was.clear();
+            self.leave_as(&before);
+        }
         let Some(waiter) = self.names.waiters.get(&id) else {
             return;
         };
@@ -159,15 +188,19 @@ impl Engine {
             let error = timeout(&name, Some(Duration::ZERO));
             return self.end_waiter(id, error, false);
         }
-        let announced = waiter.announced;
+        let had = waiter.announced;
         if let Some(queue) = self.names.queues.get_mut(&name) {
             queue.note_refusal(self.cx.now);
         }
-        if !announced {
-            self.names.seat(&name, id);
-            if let Some(waiter) = self.names.waiters.get_mut(&id) {
-                waiter.announced = true;
-            }
+        if let Some(waiter) = self.names.waiters.get_mut(&id) {
+            waiter.announced = has;
+        }
+        match has {
+            true if had => {}
+            true => self.names.seat(&name, id),
+            false => self.names.unseat(&name, id),
+        }
+        if has && !had {
             self.cx
                 .trace("waiting", &name, || "held elsewhere; waiting".to_owned());
         }
@@ -180,9 +213,34 @@ impl Engine {
             self.ask_for_place(id);
         }
         self.advance(&name);
+        if had && !has {
+            // The message that made it ask may have been for the next one.
+            self.wake_head(&name);
+        }
     }
 
-    /// Lets all waiters for fair locks ask that are not the first of this client.
+    /// Something may be free. The first waiter with a place asks. Those before it stand in no order with
+    /// it on the server: they ask too, and whichever of them fails takes the message from nobody.
+    pub(super) fn wake_places(&mut self, name: &Name) {
+        let Some(queue) = self.names.queues.get(name) else {
+            return;
+        };
+        let mut woken: Vec<RequestId> = Vec::new();
+        for id in &queue.waiters {
+            let Some(waiter) = self.names.waiters.get(id).filter(|one| one.queues()) else {
+                continue;
+            };
+            woken.push(*id);
+            if waiter.is_seated() {
+                break;
+            }
+        }
+        for id in woken {
+            self.ask_for_place(id);
+        }
+    }
+
+    /// Lets all waiters with a place ask that are not the first of this client.
     pub(in crate::engine) fn ask_for_places(&mut self, which: Which<'_>) {
         let picked = self.names.waiters.iter().filter(|(id, waiter)| {
             let queues = waiter.queues() && which(&waiter.name);

@@ -49,7 +49,11 @@ pub(super) fn is_taken_here(
     }
     let beside = |waiter: &Waiter| {
         let other = |key| key == OwnerKey::Once || key != waiter.key;
-        let asks = waiter.form.kind.reads() || queue.attempt != Attempt::Parked;
+        let refused = match waiter.queues() {
+            true => waiter.announced,
+            false => queue.attempt == Attempt::Parked,
+        };
+        let asks = waiter.form.kind.reads() || !refused;
         waiter.form.kind.is_shared() && asks && joins.is_some_and(other)
     };
     // A waiter that has its answer only keeps its place until its call is settled.

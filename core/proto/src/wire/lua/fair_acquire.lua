@@ -2,13 +2,13 @@
 -- each place runs out. An owner that waits asks again before that, which moves its time on.
 -- KEYS   lock, the fencing counter when a token is wanted, queue, times
 -- ARGV   owner, lease ms, not-after ms + lease ms, ms that a place is kept (0: takes none), channel, publish verbs,
---        the owner that it was ('' for none), ms that the fencing counter lives (0: for ever; missing without fencing)
+--        ms that the fencing counter lives (0: for ever; '' without fencing), the owners that it was
 -- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
 --        now STALE | now ACQUIRED ttl token | now BUSY ttl | now FOREIGN what
 --        (ttl of BUSY negative when the key has no expiry, or is free for the head of the queue)
 local lock, queue, times = KEYS[1], KEYS[#KEYS - 1], KEYS[#KEYS]
-local owner, lease, place, fencing = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[8]
-local was = ARGV[7] ~= '' and ARGV[7]
+local owner, lease, place, fencing = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[7] ~= '' and ARGV[7]
+local was = {unpack(ARGV, 8)}
 --@ clock
 if now + lease > tonumber(ARGV[3]) then return {now, STALE} end
 

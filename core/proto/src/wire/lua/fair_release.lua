@@ -4,7 +4,7 @@
 -- ARGV   owner, channel, publish verbs
 -- reply  RELEASED + number of those who heard it | 0 GONE why
 local lock, queue, times = KEYS[1], KEYS[2], KEYS[3]
-local owner, was = ARGV[1], false
+local owner, was = ARGV[1], {}
 -- Removing the last field deletes the key.
 local freed = redis.pcall('HDEL', lock, owner)
 if type(freed) == 'table' and not string.find(freed.err, 'WRONGTYPE', 1, true) then return freed end

@@ -1,8 +1,11 @@
 -- Takes permits of a semaphore, or lets the owner that has them keep them for the lease.
--- KEYS   the number of free permits, the ids of taken ones by the ms until which each is kept
+-- KEYS   the number of free permits, the ids of taken ones by the ms until which each is kept; in fair mode also the queue
+--        and the times of its places, as of a fair lock
 -- ARGV   owner, lease ms, not-after ms + lease ms, count (as in acquire), limit (0: whoever has set it knows it), ms for
---        which a permit is kept beyond its lease, channel, publish verbs
+--        which a permit is kept beyond its lease, channel, publish verbs; in fair mode also ms that a place is kept (0:
+--        takes none), the owners that it was
 -- reply  ends: taken for the lease | now STALE | now ACQUIRED ttl '' | now BUSY ttl | now GONE why | now FOREIGN what
+--        in fair mode: now VAIN ttl, when there are fewer permits than it wants, so that it has no place
 local key, taken, owner, lease, limit = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])
 --@ clock
 if now + lease > tonumber(ARGV[3]) then return {now, STALE} end
@@ -36,16 +39,42 @@ if #over > 0 then
   if free then free = redis.call('INCRBY', key, #over) end
   redis.call('ZREM', taken, unpack(over))
 end
+--# queued_permits
+-- Whether it may be the turn of another one that nobody has told.
+local moved = false
+--# all
 -- The count comes back when its key was evicted or deleted.
 if not free and limit > 0 then
   free = limit - redis.call('ZCARD', taken)
   redis.call('SET', key, free)
   -- The ids may have had the time to live of the number that is gone.
   redis.pcall('PERSIST', taken)
+--# queued_permits
+  moved = true
+--# all
 end
+--# permits
 free = tonumber(free or 0)
-
 local took = free >= #ids
+--# queued_permits
+-- A wish for more than there are holds nobody up: it gets a place when there are enough.
+local vain = free and free + redis.call('ZCARD', taken) < #ids
+free = tonumber(free or 0)
+local queue, times, place, was = KEYS[3], KEYS[4], tonumber(ARGV[9]), {unpack(ARGV, 10)}
+--@ fair_place
+--@ fair_heads
+local took = free >= #ids and (not head or head == owner)
+moved = moved or dropped or (took or vain) and at == 0
+if took or vain then
+--@ fair_leave
+elseif place > 0 then
+  if not at then redis.call('RPUSH', queue, owner) end
+  redis.call('ZADD', times, string.format('%.0f', now + place), owner)
+  -- The last place that was taken or kept runs out last. Nothing is left behind then.
+  redis.pcall('PEXPIRE', queue, place)
+  redis.pcall('PEXPIRE', times, place)
+end
+--# all
 if took then
   local score = string.format('%.0f', till)
   local words = {score, ids[1]}
@@ -60,12 +89,25 @@ if took then
   local ttl = redis.pcall('PTTL', key)
   if type(ttl) == 'number' and ttl > 0 then redis.pcall('PEXPIRE', taken, ttl) end
 end
-if #over > 0 and free > 0 then
+--# permits
+local tells = #over > 0
+--# queued_permits
+local tells = #over > 0
+if moved and not tells then
+--@ permit_head
+  tells = asks
+end
+--# all
+if tells and free > 0 then
   for verb in string.gmatch(ARGV[8], '%u+') do redis.pcall(verb, ARGV[7], free) end
 end
 if took then return now + lease end
+local code = BUSY
+--# queued_permits
+if vain then code = VAIN end
+--# all
 local first = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
 local ends = tonumber(first[2] or nil)
 -- Redisson keeps a permit without a lease until a time like this.
-if not ends or ends > 900000000000000 then return {now, BUSY, -1} end
-return {now, BUSY, math.max(0, ends - now)}
+if not ends or ends > 900000000000000 then return {now, code, -1} end
+return {now, code, math.max(0, ends - now)}

@@ -17,8 +17,9 @@ if wanted then
     redis.pcall('PERSIST', KEYS[2])
   end
   free = wanted - taken
-  if free > 0 and free > before then
-    for i = 1, math.min(free - before, MESSAGES) do
+  -- Fewer permits are a change for those that wait, too: one that wants more than there are now leaves the queue.
+  if free > 0 and free ~= before then
+    for i = 1, math.max(math.min(free - before, MESSAGES), 1) do
       for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], free) end
     end
   end

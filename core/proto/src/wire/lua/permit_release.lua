@@ -1,5 +1,5 @@
--- Gives the permits of an owner back. A full server denies nothing of this.
--- KEYS   the number of free permits, the ids of taken ones
+-- Gives the permits of an owner back, or its place in the queue. A full server denies nothing of this.
+-- KEYS   the number of free permits, the ids of taken ones; in fair mode also the queue and the times of its places
 -- ARGV   owner, channel, publish verbs (PUBLISH if they are missing)
 -- reply  RELEASED + number of those who heard it | 0 GONE why
 local key, taken, owner = KEYS[1], KEYS[2], ARGV[1]
@@ -12,7 +12,24 @@ if type(gone) == 'table' then
 end
 local heard = 0
 -- Other data than a number is not ours to count in.
-if gone > 0 and type(free) == 'string' and string.format('%d', tonumber(free) or 0) == free then
+local counts = type(free) == 'string' and string.format('%d', tonumber(free) or 0) == free
+--# queued_permits
+-- An owner has permits or a place. The one behind it may want no more than what is free.
+if gone == 0 then
+  local queue, times, was = KEYS[3], KEYS[4], {}
+--@ fair_place
+--@ fair_leave
+  if at == 0 and counts then
+--@ clock
+--@ fair_heads
+--@ permit_head
+    if asks then
+      for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], free) end
+    end
+  end
+end
+--# all
+if gone > 0 and counts then
   free = redis.pcall('INCRBY', key, gone)
   if type(free) == 'table' then
     -- They become permits whose time is over, so the next acquisition takes them back.

@@ -58,14 +58,17 @@ pub(super) fn kind_of(name: &Name) -> Kind {
         name if name.starts_with("rw") => Kind::Write,
         name if name.trim_start_matches('{').starts_with("semaphore") => Kind::Semaphore,
         name if name.trim_start_matches('{').starts_with("fair") => Kind::Fair,
+        name if name.starts_with("turns") => Kind::FairSemaphore,
         _ => Kind::Reentrant,
     }
 }
 
-/// The kind for a request: of a read-write lock, mostly the read side.
+/// The kind for a request: of a read-write lock, mostly the read side. Some callers of a fair semaphore
+/// do not queue up.
 fn side_of(random: &mut Random, name: &Name) -> Kind {
     match kind_of(name) {
         Kind::Write if random.chance(650) => Kind::Read,
+        Kind::FairSemaphore if random.chance(150) => Kind::Semaphore,
         kind => kind,
     }
 }
@@ -135,13 +138,13 @@ impl Caller {
                 kind: side_of(random, &name),
                 name,
             }),
-            90..92 if kind_of(&name) == Kind::Semaphore && random.chance(500) => {
+            90..92 if kind_of(&name).takes_permits() && random.chance(500) => {
                 let limit = random.chance(500).then_some(LIMIT);
                 Deed::Ask(Request::Count { name, limit })
             }
             90..92 => Deed::Ask(Request::Inspect {
                 what: match side_of(random, &name) {
-                    Kind::Fair if random.chance(300) => Inspection::Waiters,
+                    Kind::Fair | Kind::FairSemaphore if random.chance(300) => Inspection::Waiters,
                     _ if random.chance(500) => Inspection::Holders,
                     _ => Inspection::Owners,
                 },
@@ -188,8 +191,14 @@ impl Caller {
                 }
             }
         };
-        let permits = if kind == Kind::Semaphore {
-            random.pick(&[1, 1, 2])
+        let permits = if kind.takes_permits() {
+            // A few want more than there are: in fair mode they hold nobody up.
+            let vain = kind == Kind::FairSemaphore && wait.is_some() && random.chance(80);
+            random.pick(if vain {
+                &[1 + LIMIT as u16]
+            } else {
+                &[1, 1, 2]
+            })
         } else {
             0
         };
@@ -206,7 +215,7 @@ impl Caller {
             terms: Terms {
                 kind,
                 // A key may wait for its own hold. Only a bounded wait gets it out of that.
-                reentrant: kind != Kind::Semaphore
+                reentrant: !kind.takes_permits()
                     && (kind.reenters() || wait.is_none() || random.chance(500)),
                 lease,
                 fencing: if kind.is_shared() || random.chance(400) {
@@ -241,7 +250,7 @@ impl Caller {
                 _ if random.chance(300) => Lease::Fixed(lease),
                 _ => Lease::Watchdog(lease),
             };
-            let is_semaphore = kind == Kind::Semaphore;
+            let is_semaphore = kind.takes_permits();
             let terms = Terms {
                 kind,
                 reentrant: reentrant && !is_semaphore,

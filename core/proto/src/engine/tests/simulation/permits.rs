@@ -7,6 +7,12 @@ use crate::error::LostReason;
 use crate::tuning::PERMIT_MARGIN;
 use crate::wire::{OwnerId, Permits, Reply};
 
+/// The lease in whole milliseconds.
+fn whole(lease: Duration) -> (u64, Duration) {
+    let ms = u64::try_from(lease.as_micros().div_ceil(1000)).unwrap();
+    (ms, Duration::from_millis(ms))
+}
+
 /// How many permits each semaphore of a simulation has.
 pub const LIMIT: u32 = 3;
 /// How long the server keeps a permit beyond its lease.
@@ -101,38 +107,70 @@ impl Semaphore {
         lease: Duration,
         now_ms: u64,
     ) -> (Reply, bool) {
-        let lease_ms = u64::try_from(lease.as_micros().div_ceil(1000)).unwrap();
-        let till = now_ms + lease_ms + MARGIN_MS;
-        let ttl = Duration::from_millis(lease_ms);
-        let won = Reply::Acquired { ttl, token: None };
+        if let Some(reply) = self.again(me, count, lease, now_ms) {
+            return (reply, false);
+        }
+        let (back, _) = self.refill(limit);
+        let reply = if self.free.is_some_and(|free| free >= many) {
+            self.take_for(me, many, lease, now_ms)
+        } else {
+            self.busy(now_ms, false)
+        };
+        let tells = back && self.free.is_some_and(|free| free > 0);
+        (reply, tells)
+    }
+
+    /// Another copy of the call that took the permits, or another level of their owner.
+    pub fn again(
+        &mut self,
+        me: (Uuid, OwnerId),
+        count: u32,
+        lease: Duration,
+        now_ms: u64,
+    ) -> Option<Reply> {
+        let (lease_ms, ttl) = whole(lease);
         if let Some(at) = self.at(Some(me)) {
-            self.taken[at].lock.prolong(till);
+            self.taken[at].lock.prolong(now_ms + lease_ms + MARGIN_MS);
             self.taken[at].is_over = false;
-            return (won, false);
+            return Some(Reply::Acquired { ttl, token: None });
         }
-        if count != 1 {
-            return (Reply::Gone(self.why_gone()), false);
-        }
+        (count != 1).then(|| Reply::Gone(self.why_gone()))
+    }
+
+    /// Takes permits back whose time is over, and sets the number if nobody did. Returns whether it
+    /// did the one and the other.
+    pub fn refill(&mut self, limit: u32) -> (bool, bool) {
         let before = self.sum();
         self.taken.retain(|one| !one.is_over);
         let back = before - self.sum();
         self.add(back);
-        if limit > 0 {
-            let rest = i64::from(limit) - self.sum();
-            self.free.get_or_insert(rest);
+        let sets = limit > 0 && self.free.is_none();
+        if sets {
+            self.free = Some(i64::from(limit) - self.sum());
         }
-        let took = self.free.is_some_and(|free| free >= many);
-        if took {
-            self.add(-many);
-            self.insert(Some(me), many, till);
-        }
-        let tells = back > 0 && self.free.is_some_and(|free| free > 0);
-        if took {
-            return (won, tells);
-        }
+        (back > 0, sets)
+    }
+
+    pub fn take_for(
+        &mut self,
+        me: (Uuid, OwnerId),
+        many: i64,
+        lease: Duration,
+        now_ms: u64,
+    ) -> Reply {
+        let (lease_ms, ttl) = whole(lease);
+        self.add(-many);
+        self.insert(Some(me), many, now_ms + lease_ms + MARGIN_MS);
+        Reply::Acquired { ttl, token: None }
+    }
+
+    pub fn busy(&self, now_ms: u64, vain: bool) -> Reply {
         let first = self.taken.iter().map(|one| one.lock.until_ms()).min();
         let ttl = first.map(|end| Duration::from_millis(end.saturating_sub(now_ms)));
-        (Reply::Busy { ttl }, tells)
+        match vain {
+            true => Reply::Vain { ttl },
+            false => Reply::Busy { ttl },
+        }
     }
 
     fn insert(&mut self, owner: Option<(Uuid, OwnerId)>, many: i64, until_ms: u64) {

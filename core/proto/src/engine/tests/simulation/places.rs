@@ -1,5 +1,7 @@
-//! The fair locks of the modelled Redis: the queue of each, and the commands that know it.
+//! The fair locks and fair semaphores of the modelled Redis: the queue of each, and the commands that
+//! know it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::server::{Claim, Lock, Origin, Server, Uuid};
@@ -7,12 +9,16 @@ use crate::error::LostReason;
 use crate::tuning::PLACE_KEPT;
 use crate::wire::{Fencing, Form, Holder, Kind, Name, OwnerId, Reply, Topic};
 
-/// A place in the queue of a fair lock.
+/// A place in the queue of a fair lock or semaphore.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub owner: (Uuid, OwnerId),
+    /// How many permits it wants; 0 of a lock.
+    pub many: i64,
     /// When it runs out.
     pub due_ms: u64,
+    /// The simulated time at which it was taken.
+    pub since: u64,
 }
 
 const KEPT_MS: u64 = PLACE_KEPT.as_millis() as u64;
@@ -45,7 +51,7 @@ impl Server {
     pub fn waiters(&self, name: &Name) -> Reply {
         let waiter = |place: &Place| Holder {
             owner: format!("{:?}", place.owner),
-            count: 0,
+            count: u32::try_from(place.many).unwrap(),
             remaining: Some(Duration::from_millis(
                 place.due_ms.saturating_sub(self.now_ms()),
             )),
@@ -55,15 +61,36 @@ impl Server {
         Reply::Holders(queue.map(waiter).collect())
     }
 
-    /// Gives up a place.
-    fn leave_place(&mut self, name: &Name, me: (Uuid, OwnerId)) {
-        let Some(queue) = self.queues.get_mut(name) else {
-            return;
-        };
-        if let Some(at) = queue.iter().position(|place| place.owner == me) {
+    /// Where an owner stands.
+    fn place_of(&self, name: &Name, me: (Uuid, OwnerId)) -> Option<usize> {
+        let queue = self.queues.get(name)?;
+        queue.iter().position(|place| place.owner == me)
+    }
+
+    /// Takes a place, or keeps it.
+    fn keep_place(&mut self, name: &Name, me: (Uuid, OwnerId), many: i64) {
+        let (due_ms, since) = (self.now_ms() + KEPT_MS, self.time());
+        let at = self.place_of(name, me);
+        let queue = self.queues.entry(name.clone()).or_default();
+        match at {
+            Some(at) => queue[at].due_ms = due_ms,
+            None => queue.push(Place {
+                owner: me,
+                many,
+                due_ms,
+                since,
+            }),
+        }
+    }
+
+    /// Gives up a place. Returns whether it was the first.
+    fn leave_place(&mut self, name: &Name, me: (Uuid, OwnerId)) -> bool {
+        let at = self.place_of(name, me);
+        if let (Some(at), Some(queue)) = (at, self.queues.get_mut(name)) {
             queue.remove(at);
         }
         self.queues.retain(|_, queue| !queue.is_empty());
+        at == Some(0)
     }
 
     fn tell_head(&mut self, name: &Name, (uuid, owner): (Uuid, OwnerId)) -> u32 {
@@ -80,7 +107,7 @@ impl Server {
         fencing: Fencing,
         queues: bool,
     ) -> Reply {
-        let (me, now_ms) = ((origin.uuid, owner), self.now_ms());
+        let me = (origin.uuid, owner);
         let head = self.heads(name, Some(me));
         let holder = self.locks.get(name);
         let mine = holder.is_some_and(|lock| lock.owner == Some(me));
@@ -98,20 +125,8 @@ impl Server {
             return reply;
         }
         let ttl = holder.map(|lock| self.ttl(lock));
-        let places = self.queues.get(name).into_iter().flatten();
-        let at = places
-            .map(|place| place.owner)
-            .position(|owner| owner == me);
         if queues {
-            let queue = self.queues.entry(name.clone()).or_default();
-            let place = Place {
-                owner: me,
-                due_ms: now_ms + KEPT_MS,
-            };
-            match at {
-                Some(at) => queue[at] = place,
-                None => queue.push(place),
-            }
+            self.keep_place(name, me, 0);
         }
         if let Some(head) = head.filter(|_| free) {
             self.tell_head(name, head);
@@ -140,6 +155,67 @@ impl Server {
                 None => Reply::Gone(LostReason::Deleted),
             }
         }
+    }
+
+    /// A call for the permits of a fair semaphore. Returns the reply, and whether all are told.
+    pub fn queue_for_permits(
+        &mut self,
+        name: &Name,
+        (me, was): ((Uuid, OwnerId), &[OwnerId]),
+        many: i64,
+        (count, limit): (u32, u32),
+        lease: Duration,
+        queues: bool,
+    ) -> (Reply, bool) {
+        let now_ms = self.now_ms();
+        let semaphore = self.semaphores.entry(name.clone()).or_default();
+        if let Some(reply) = semaphore.again(me, count, lease, now_ms) {
+            return (reply, false);
+        }
+        let (back, sets) = semaphore.refill(limit);
+        let (free, all) = (semaphore.free, semaphore.sum());
+        let vain = free.is_some_and(|free| free + all < many);
+        let enough = free.unwrap_or(0) >= many;
+        for was in was {
+            self.take_place(name, (me.0, *was), me);
+        }
+        let first = |queues: &BTreeMap<Name, Vec<Place>>| Some(queues.get(name)?[0].owner);
+        let before = first(&self.queues);
+        let head = self.heads(name, Some(me));
+        let mut moved = sets || head != before;
+        let took = enough && head.is_none_or(|head| head == me);
+        if took || vain {
+            moved |= self.leave_place(name, me);
+        } else if queues {
+            self.keep_place(name, me, many);
+        }
+        let semaphore = self.semaphores.entry(name.clone()).or_default();
+        let reply = if took {
+            semaphore.take_for(me, many, lease, now_ms)
+        } else {
+            semaphore.busy(now_ms, vain)
+        };
+        let free = semaphore.free.unwrap_or(0);
+        (
+            reply,
+            free > 0 && (back || moved && self.has_enough(name, free)),
+        )
+    }
+
+    /// Whether so many free permits are enough for the first in the queue.
+    fn has_enough(&self, name: &Name, free: i64) -> bool {
+        let head = self.queues.get(name).and_then(|queue| queue.first());
+        head.is_some_and(|head| head.many <= free)
+    }
+
+    /// The end of a wait for the permits of a fair semaphore. Returns whether all are told.
+    pub fn leave_semaphore(&mut self, name: &Name, me: (Uuid, OwnerId)) -> bool {
+        if !self.leave_place(name, me) {
+            return false;
+        }
+        self.heads(name, None);
+        let free = self.semaphores.get(name).and_then(|one| one.free);
+        free.is_some_and(|free| self.has_enough(name, free))
     }
 
     /// The lock was deleted by force.

@@ -176,7 +176,7 @@ pub struct Server {
     /// The read-write locks.
     pub shared: BTreeMap<Name, Shared>,
     pub semaphores: BTreeMap<Name, Semaphore>,
-    /// The queues of the fair locks.
+    /// The queues of the fair locks and semaphores.
     pub queues: BTreeMap<Name, Vec<Place>>,
     /// The channels and their subscribers.
     pub subscribers: BTreeSet<(Name, Uuid)>,
@@ -432,6 +432,11 @@ impl Server {
         (time + self.ahead) / 1000
     }
 
+    /// The simulated time, in microseconds, however the clock jumps.
+    pub fn time(&self) -> u64 {
+        self.clock.saturating_sub(self.ahead)
+    }
+
     /// The current clock, in milliseconds.
     pub fn now_ms(&self) -> u64 {
         self.clock / 1000
@@ -676,11 +681,11 @@ impl Server {
                 count: 0..=1,
                 lease,
                 fencing,
-                under,
+                was,
                 queues,
                 ..
             } if form.kind == Kind::Fair => {
-                if let Some(was) = under {
+                for was in was {
                     self.take_place(name, (origin.uuid, *was), (origin.uuid, *owner));
                 }
                 self.queue_up(origin, name, *owner, *lease, *fencing, *queues)
@@ -1150,6 +1155,23 @@ impl Server {
             Op::Acquire {
                 owner,
                 form,
+                count: count @ ..=1,
+                lease,
+                limit,
+                was,
+                queues,
+                ..
+            } if form.kind == Kind::FairSemaphore => self.queue_for_permits(
+                &name,
+                ((origin.uuid, *owner), was.as_slice()),
+                form.permits.into(),
+                (*count, *limit),
+                *lease,
+                *queues,
+            ),
+            Op::Acquire {
+                owner,
+                form,
                 count,
                 lease,
                 limit,
@@ -1160,6 +1182,7 @@ impl Server {
             }
             Op::Release {
                 owner,
+                form,
                 remaining,
                 ttl,
                 ..
@@ -1173,7 +1196,11 @@ impl Server {
                 }
                 match semaphore.release(Some(me)) {
                     Some(tells) => (Reply::Released(0), tells),
-                    None => (semaphore.gone(), false),
+                    None => {
+                        let gone = semaphore.gone();
+                        let fair = form.kind == Kind::FairSemaphore;
+                        (gone, fair && self.leave_semaphore(&name, me))
+                    }
                 }
             }
             Op::Force { .. } => {
@@ -1188,6 +1215,10 @@ impl Server {
                 let grew = semaphore.free > free && limit.is_some();
                 (reply, grew && semaphore.free > Some(0))
             }
+            Op::Inspect {
+                what: Inspection::Waiters,
+                ..
+            } => (self.waiters(&name), false),
             _ => {
                 let holder = |lock: &Lock| Holder {
                     owner: format!("{:?}", lock.owner),
@@ -1264,7 +1295,7 @@ fn is_of_semaphore(op: &Op) -> bool {
         Op::Count { .. } => Kind::Semaphore,
         Op::Change { .. } | Op::Read { .. } => return false,
     };
-    kind == Kind::Semaphore
+    kind.takes_permits()
 }
 
 fn is_read_write(kind: Kind) -> bool {

@@ -122,6 +122,9 @@ const SEMAPHORES_EVERY: u64 = 7;
 /// The same for fair locks. The names `a` and `{a}` would share a queue, as in Redisson.
 const QUEUES: [&[&str]; 3] = [&["fair"], &["fair", "fair2"], &["fair", "reentrant"]];
 const QUEUES_EVERY: u64 = 5;
+/// The same for fair semaphores.
+const TURNS: [&[&str]; 3] = [&["turns"], &["turns", "turns2"], &["turns", "semaphore"]];
+const TURNS_EVERY: u64 = 6;
 
 /// The time that must remain of a renewed lock. An adaptive lock is renewed late, and its lease is
 /// in whole seconds: a re-entry can make it a second longer than the remaining time.
@@ -558,6 +561,8 @@ pub(super) struct World {
     replicated: BTreeSet<(Uuid, OwnerId)>,
     /// Releases in flight after an optimistic hand-over: the owner, and the time of the request.
     releases: BTreeMap<(Uuid, RequestId), (OwnerId, u64)>,
+    /// When each acquisition was asked for.
+    asked_at: BTreeMap<(Uuid, RequestId), u64>,
     /// The number of optimistic hand-overs behind an owner.
     passed: BTreeMap<(Uuid, OwnerId), usize>,
     /// The time at which an owner was granted its lock.
@@ -592,6 +597,7 @@ impl World {
         let sort = match seed {
             seed if seed % SEMAPHORES_EVERY == 3 => Kind::Semaphore,
             seed if seed % QUEUES_EVERY == 1 => Kind::Fair,
+            seed if seed % TURNS_EVERY == 2 => Kind::FairSemaphore,
             _ => Kind::Reentrant,
         };
         let names = if crowded {
@@ -630,6 +636,7 @@ impl World {
             reentering: BTreeSet::new(),
             replicated: BTreeSet::new(),
             releases: BTreeMap::new(),
+            asked_at: BTreeMap::new(),
             passed: BTreeMap::new(),
             won: BTreeMap::new(),
             jumped: BTreeSet::new(),
@@ -2129,6 +2136,9 @@ impl World {
                 self.reentering.insert((uuid, id));
             }
         }
+        if matches!(&request, Request::Acquire { .. }) {
+            self.asked_at.insert((uuid, id), self.time);
+        }
         if matches!(&request, Request::Acquire { terms, .. } if terms.replicas > 0) {
             self.wants_replica.insert((uuid, id));
         }
@@ -2157,6 +2167,7 @@ impl World {
         let caller = &mut client.callers[at];
         caller.asked.retain(|asked| *asked != id);
         let release = self.releases.remove(&(uuid, id));
+        let asked_at = self.asked_at.remove(&(uuid, id)).unwrap_or_default();
         match result {
             Ok(Done::Granted { cell, level }) if cell.kind.is_several() => {
                 caller.granted(cell.clone(), level);
@@ -2193,6 +2204,7 @@ impl World {
                         self.won.insert((uuid, cell.owner), self.time);
                     }
                     client.cells.push(cell.clone());
+                    self.check_order(&cell, asked_at);
                     if self.wants_replica.contains(&(uuid, id)) {
                         self.replicated.insert((uuid, cell.owner));
                     }
@@ -2211,6 +2223,25 @@ impl World {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Internal => self.fail(error.to_string()),
             Err(_) => {}
+        }
+    }
+
+    /// A caller in fair mode was granted what it asked for at this time. The owners that had a place by
+    /// then came before it, and have it no more.
+    fn check_order(&mut self, cell: &HoldCell, asked_at: u64) {
+        if cell.kind != Kind::FairSemaphore {
+            return;
+        }
+        let now_ms = self.server.now_ms();
+        let queue = self.server.queues.get(&cell.name);
+        let overtaken = queue.into_iter().flatten().find(|place| {
+            // A replica that takes over may bring a place back.
+            let waits = place.since < asked_at && place.due_ms > now_ms;
+            waits && !self.revived.contains(&place.owner)
+        });
+        if let Some(place) = overtaken {
+            let text = format!("{cell:?}, asked for at {asked_at}, overtakes {place:?}");
+            self.wrong.get_or_insert(text);
         }
     }
 
@@ -2664,7 +2695,7 @@ impl World {
                         if client.tracks
                             && !self.tenants
                             && !self.own_copies.contains(&me)
-                            && (cell.kind != Kind::Semaphore
+                            && (!cell.kind.takes_permits()
                                 || client.engine.renewed_lease(cell.owner).is_some())
                             && self.time
                                 > *since.max(&self.disturbed)
@@ -2991,16 +3022,22 @@ impl World {
                     .waits_for(name)
                     .filter(|_| !client.has_ended());
                 let is_taken = |(kind, permits): (Kind, i64)| {
-                    if kind == Kind::Semaphore {
+                    let queue = self.server.queues.get(name);
+                    let head = queue.and_then(|queue| queue.first());
+                    let head = head.filter(|head| head.due_ms > self.server.now_ms());
+                    let of_other = head.is_some_and(|head| {
+                        head.owner.0 != client.uuid || !client.engine.wants(head.owner.1)
+                    });
+                    if kind.takes_permits() {
                         let semaphore = self.server.semaphores.get(name);
-                        return semaphore.is_some_and(|one| one.available() < permits);
+                        let wanted = match head.filter(|_| kind == Kind::FairSemaphore) {
+                            Some(_) if of_other => return true,
+                            Some(head) => permits.max(head.many),
+                            None => permits,
+                        };
+                        return semaphore.is_some_and(|one| one.available() < wanted);
                     }
                     let shared = self.server.shared.get(name);
-                    let queue = self.server.queues.get(name);
-                    let of_other = queue.and_then(|queue| queue.first()).is_some_and(|head| {
-                        let own = head.owner.0 == client.uuid && client.engine.wants(head.owner.1);
-                        !own && head.due_ms > self.server.now_ms()
-                    });
                     of_other
                         || self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
@@ -3086,11 +3123,10 @@ impl Engine {
 
     /// Whether this owner holds the lock or tries to acquire it.
     fn wants(&self, owner: OwnerId) -> bool {
-        let tries = self
-            .names
-            .waiters
-            .values()
-            .any(|waiter| waiter.owner == owner || waiter.was == Some(owner));
+        let tries =
+            self.names.waiters.values().any(|waiter| {
+                waiter.owner == owner || waiter.was.iter().any(|was| was.owner == owner)
+            });
         tries
             || self
                 .holds
@@ -3123,7 +3159,10 @@ impl Engine {
             let is_head = queue.waiters.front() == Some(other);
             in_flight && is_head && self.names.waiters[other].form == cell.form()
         };
-        let waits = |other: &RequestId| *other < id && !self.names.waiters[other].answered;
+        let waits = |other: &RequestId| {
+            let waiter = &self.names.waiters[other];
+            *other < id && !waiter.answered && !waiter.queues()
+        };
         let mut before = queue.waiters.iter().copied().filter(waits);
         before.find(|other| !asks(other))
     }
@@ -3176,6 +3215,7 @@ fn few_names(random: &mut Random, sort: Kind) -> Vec<Name> {
     let names = match sort {
         Kind::Semaphore => random.pick(&SEMAPHORES),
         Kind::Fair => random.pick(&QUEUES),
+        Kind::FairSemaphore => random.pick(&TURNS),
         _ => random.pick(&NAMES),
     };
     names.iter().map(|name| Name::from(*name)).collect()
@@ -3191,6 +3231,8 @@ fn crowd_of_names(random: &mut Random, sort: Kind) -> Vec<Name> {
             format!("semaphore{at}")
         } else if sort == Kind::Fair && at % 4 == 2 {
             format!("fair{at}")
+        } else if sort == Kind::FairSemaphore && at % 4 == 2 {
+            format!("turns{at}")
         } else if at % 4 == 3 {
             format!("simple{at}")
         } else {
