@@ -8,7 +8,7 @@ use super::turn::Turn;
 use crate::error::Error;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
-use crate::wire::{Form, Name, Op, OwnerId};
+use crate::wire::{Form, Kind, Name, Op, OwnerId};
 
 /// A caller that waits for its first level.
 #[derive(Debug)]
@@ -48,6 +48,10 @@ pub(super) struct Waiter {
     pub(super) under: Option<OwnerId>,
     /// Whether it has asked while another waiter was the head.
     pub(super) ahead: Ahead,
+    /// Until when this reader stands back for writers of other clients that wait.
+    pub(super) stands_back: Option<Moment>,
+    /// Whether this writer may have noted at the server that it waits.
+    pub(super) marked: bool,
 }
 
 /// Whether a waiter asks that need not be the head of its queue: a reader, or one that has a place in
@@ -86,6 +90,8 @@ impl Waiter {
             announced: false,
             under: None,
             ahead: Ahead::No,
+            stands_back: None,
+            marked: false,
         }
     }
 
@@ -138,9 +144,27 @@ impl Waiter {
         self.asked && self.queues() && !self.once()
     }
 
+    /// Whether it may have left something at the server, although it does not have the lock.
+    pub(super) fn leaves_something(&self) -> bool {
+        self.unsettled.is_some() || self.has_place() || self.marked
+    }
+
+    /// The time for the mark of waiting writers, if the next try regards it. Each reader does so for
+    /// a while only, so that no number of writers keeps it out for longer.
+    fn mark(&self, now: Moment) -> Option<Duration> {
+        let counts = match self.form.kind {
+            Kind::Read => self.stands_back.is_some_and(|end| end > now),
+            Kind::Write => !self.once(),
+            _ => false,
+        };
+        self.terms.writer_preference.filter(|_| counts)
+    }
+
     /// The operation that its next try sends.
-    pub(super) fn next_try(&mut self) -> Op {
+    pub(super) fn next_try(&mut self, now: Moment) -> Op {
         self.retry = None;
+        let mark = self.mark(now);
+        self.marked |= mark.is_some() && self.form.kind == Kind::Write;
         self.handed = false;
         // The deadline of a try was for the wait before its call.
         if self.once() {
@@ -158,6 +182,7 @@ impl Waiter {
             limit: self.terms.limit,
             queues: !self.once(),
             steal: self.terms.steal,
+            mark,
         }
     }
 

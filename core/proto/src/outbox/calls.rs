@@ -656,6 +656,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         };
         OutgoingCall {
             call,

@@ -240,6 +240,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         };
         let mut window = ConcurrencyLimiter::new();
         window.push(

@@ -74,6 +74,7 @@ impl BatchKey {
                 name,
                 remaining: 0,
                 lesson: None,
+                unmark: false,
                 ..
             } if verbs(Topic::Lock, name, publish) == CLASSIC => {
                 Some(BatchKey::Release(shape, Spelling::of(name)))
@@ -245,6 +246,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         }
     }
 
@@ -256,6 +258,7 @@ mod tests {
             remaining: 0,
             ttl: Duration::ZERO,
             lesson: None,
+            unmark: false,
         }
     }
 

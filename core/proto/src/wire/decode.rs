@@ -278,6 +278,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         }
     }
 
@@ -289,6 +290,7 @@ mod tests {
             remaining,
             ttl: Duration::from_secs(1),
             lesson: None,
+            unmark: false,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{Commands, Connection};
 
-use super::names::{channel, channel_for, learnt_key, queue_keys, token_key};
+use super::names::{channel, channel_for, learnt_key, queue_keys, token_key, writer_mark_key};
 use super::{
     Call, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish,
     Renewal, Reply, Topic, decode,
@@ -135,10 +135,14 @@ impl Both {
                 if queues && !self.has_place(&name, (uuid, owner)) {
                     under = self.random.chance(300).then_some(3 - owner);
                 }
+                let steal = kind == Kind::Write && count < 2 && self.random.chance(200);
+                let marks = self.is_shared() && !steal && self.random.chance(500);
+                let time = Duration::from_millis(self.random.between(1, 2000));
                 Op::Acquire {
                     limit: 0,
                     queues,
-                    steal: kind == Kind::Write && count < 2 && self.random.chance(200),
+                    steal,
+                    mark: marks.then_some(time),
                     name,
                     owner,
                     form,
@@ -165,6 +169,7 @@ impl Both {
                     remaining,
                     ttl: lease,
                     lesson,
+                    unmark: kind == Kind::Write && remaining == 0 && self.random.chance(500),
                 }
             }
             7..9 => {
@@ -229,7 +234,8 @@ impl Both {
     fn ends(&self) -> Vec<u64> {
         let locks = self.model.held().map(|(_, lock)| lock.until_ms());
         let hashes = self.model.shared.values().map(|shared| shared.until_ms);
-        locks.chain(hashes).collect()
+        let marks = self.model.marks.values().map(|mark| mark.until_ms);
+        locks.chain(hashes).chain(marks).collect()
     }
 
     fn step(&mut self) {
@@ -396,8 +402,9 @@ impl Both {
         let _: () = self.look.pexpire_at(&**name, end).unwrap();
     }
 
-    /// Deletes the time-out keys of all readers.
+    /// Deletes the time-out keys of all readers, and the mark of waiting writers.
     fn delete_timeouts(&mut self, name: &Name) {
+        self.model.marks.remove(name);
         let keys: Vec<String> = self.look.keys(format!("{{{name}}}:*")).unwrap();
         for key in keys {
             let _: () = self.look.del(key).unwrap();
@@ -463,6 +470,7 @@ impl Both {
             );
             if self.is_shared() {
                 self.compare_timeouts(&name);
+                self.compare_mark(&name);
             }
             self.compare_queue(&name);
             let token: Option<u64> = self.look.get(token_key(&name)).unwrap();
@@ -525,6 +533,34 @@ impl Both {
                 "the key of {reader:?} lives {ttl} ms, in the model {left}"
             );
         }
+    }
+
+    /// The same writer waits, if one does, and for as long.
+    fn compare_mark(&mut self, name: &Name) {
+        let key = writer_mark_key(name);
+        let clock = self.clock();
+        if self.is_edge_at(clock) {
+            return;
+        }
+        let (owner, ttl): (Option<String>, i64) = redis::pipe()
+            .get(&key)
+            .pttl(&key)
+            .query(&mut self.look)
+            .unwrap();
+        let late = self.clock();
+        if self.is_edge_at(late) || late - clock > EDGE_MS {
+            return;
+        }
+        let mark = self.model.mark(name);
+        let expected = mark.map(|mark| field_of(mark.owner) + ":write");
+        assert_eq!(owner, expected, "the mark of {name}");
+        let left = mark.map_or(-2, |mark| {
+            i64::try_from(mark.until_ms - self.model.now_ms()).unwrap()
+        });
+        assert!(
+            left.abs_diff(ttl) <= EDGE_MS * 2,
+            "the mark of {name} lives {ttl} ms, in the model {left}"
+        );
     }
 
     /// The lease that an adaptive lock has learnt.

@@ -435,6 +435,7 @@ impl Both {
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
                 queues: false,
                 steal: false,
+                mark: None,
             },
             12..20 => Op::Release {
                 name,
@@ -443,6 +444,7 @@ impl Both {
                 remaining: u32::try_from(self.random.pick(&[0, 0, 0, 1, 2])).unwrap(),
                 ttl: lease,
                 lesson: None,
+                unmark: false,
             },
             20..26 => {
                 let alike = self.random.chance(500);
@@ -796,6 +798,7 @@ fn changes() -> Vec<Op> {
         remaining,
         ttl: Duration::from_secs(9),
         lesson: None,
+        unmark: false,
     };
     vec![
         acquire_two(1, 3),
@@ -833,6 +836,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         limit,
         queues: false,
         steal: false,
+        mark: None,
     }
 }
 

@@ -50,6 +50,24 @@ fn under(op: &Op, writer: OwnerId) -> Op {
     op
 }
 
+/// An acquire that regards the mark of waiting writers. A writer that is refused sets it for so long.
+fn regarding(op: &Op, time: Duration) -> Op {
+    let mut op = op.clone();
+    if let Op::Acquire { mark, .. } = &mut op {
+        *mark = Some(time);
+    }
+    op
+}
+
+/// The release of a writer that may have a mark.
+fn giving_up(owner: OwnerId) -> Op {
+    let mut op = writer(&release(0), owner);
+    if let Op::Release { unmark, .. } = &mut op {
+        *unmark = true;
+    }
+    op
+}
+
 fn theft(thief: OwnerId) -> Op {
     let mut op = writer(&acquire(1), thief);
     if let Op::Acquire { steal, .. } = &mut op {
@@ -643,5 +661,163 @@ fn a_reader_is_told_by_a_key_of_its_own_that_others_have_ended_it() {
             eval(&call, &mut tracked.live.look).unwrap();
             assert!(tracked.hears(&timeout_of(U, 1)), "{ops:?}");
         }
+    }
+}
+
+const MARK: &str = "{orders}:redlatch:writer";
+const MOST: Duration = Duration::from_secs(2);
+
+#[test]
+fn new_readers_stand_back_for_a_writer_that_waits() {
+    let mut live = Live::new();
+    assert!(is_acquired(&live.run(&reader(&acquire(1), 1))));
+    assert!(is_busy(
+        &live.run_as(V, &regarding(&writer(&acquire(1), 2), MOST))
+    ));
+    assert_eq!(
+        live.look.get::<_, String>(MARK).unwrap(),
+        format!("{V}:2:write")
+    );
+    assert!(is_near(live.pttl(MARK), MOST));
+    let new = regarding(&reader(&acquire(1), 3), MOST);
+    let Reply::Busy { ttl: Some(left) } = live.run(&new) else {
+        panic!("it came in");
+    };
+    assert!(
+        left <= MOST && left > MOST / 2,
+        "{left:?}: as long as the mark"
+    );
+    assert_eq!(live.look.exists::<_, i64>(timeout_of(U, 3)).unwrap(), 0);
+    // One that has the lock is not new, nor does one stand back that knows nothing of it.
+    assert!(is_acquired(
+        &live.run(&regarding(&reader(&acquire(1), 1), MOST))
+    ));
+    assert!(is_acquired(&live.run(&reader(&acquire(1), 4))));
+    assert_eq!(live.holds("orders"), "U:1=1 U:4=1 mode=read");
+    // The lock is free, and the writer comes first.
+    live.run(&reader(&release(0), 4));
+    live.run(&reader(&release(0), 1));
+    assert!(is_busy(&live.run(&new)));
+    assert!(is_acquired(
+        &live.run_as(V, &regarding(&writer(&acquire(1), 2), MOST))
+    ));
+    assert_eq!(live.look.exists::<_, i64>(MARK).unwrap(), 0);
+    live.run_as(V, &writer(&release(0), 2));
+    assert!(is_acquired(&live.run(&new)));
+}
+
+#[test]
+fn a_mark_ends_by_itself() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    live.run(&regarding(&writer(&acquire(1), 2), MOST));
+    let new = regarding(&reader(&acquire(1), 3), MOST);
+    assert!(is_busy(&live.run(&new)));
+    // Its client has died, and time goes on.
+    live.cmd::<i64>("PEXPIRE", &[MARK, "1"]);
+    while live.look.exists::<_, bool>(MARK).unwrap() {}
+    assert!(is_acquired(&live.run(&new)));
+}
+
+#[test]
+fn a_writer_takes_away_its_own_mark_and_tells_readers() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    let mut subscriber = live.connect();
+    let mut messages = subscriber.as_pubsub();
+    messages.subscribe("redisson_rwlock:{orders}").unwrap();
+    live.run(&regarding(&writer(&acquire(1), 2), MOST));
+    let gone = Reply::Gone(LostReason::Stolen);
+    assert_eq!(live.run(&giving_up(9)), gone, "another one");
+    assert_eq!(
+        live.look.get::<_, String>(MARK).unwrap(),
+        format!("{U}:2:write")
+    );
+    assert_eq!(
+        live.run(&writer(&release(0), 2)),
+        gone,
+        "without the option"
+    );
+    assert!(live.look.exists::<_, bool>(MARK).unwrap());
+    for _ in 0..2 {
+        assert_eq!(live.run(&giving_up(2)), gone);
+        assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+    }
+    let _: i64 = live
+        .look
+        .publish("redisson_rwlock:{orders}", "end")
+        .unwrap();
+    let mut next = || {
+        messages
+            .get_message()
+            .unwrap()
+            .get_payload::<String>()
+            .unwrap()
+    };
+    assert_eq!(
+        (next(), next()),
+        ("1".to_owned(), "end".to_owned()),
+        "told once"
+    );
+    assert_eq!(live.holds("orders"), "U:1=1 mode=read");
+
+    // It has got the lock meanwhile.
+    live.run(&reader(&release(0), 1));
+    live.run(&writer(&acquire(1), 2));
+    assert_eq!(live.run(&giving_up(2)), Reply::Released(1));
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn a_waiting_writer_draws_no_token_and_a_granted_one_does() {
+    let mut live = Live::new();
+    let mut op = regarding(&writer(&acquire(1), 2), MOST);
+    if let Op::Acquire { fencing, .. } = &mut op {
+        *fencing = Fencing::Persistent;
+    }
+    live.run(&reader(&acquire(1), 1));
+    assert!(is_busy(&live.run(&op)));
+    assert!(
+        !live
+            .look
+            .exists::<_, bool>("redisson_lock_token:{orders}")
+            .unwrap()
+    );
+    live.run(&reader(&release(0), 1));
+    let Reply::Acquired { token, ttl } = live.run(&op) else {
+        panic!("it waits");
+    };
+    assert!(token.is_some() && ttl <= LEASE);
+    assert_eq!(live.cmd::<i64>("TTL redisson_lock_token:{orders}", &[]), -1);
+    assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+}
+
+#[test]
+fn a_full_server_refuses_a_mark_and_nothing_else() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
+    live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
+    assert!(is_busy(
+        &live.run(&regarding(&writer(&acquire(1), 2), MOST))
+    ));
+    assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+    assert_eq!(live.run(&giving_up(2)), Reply::Gone(LostReason::Stolen));
+    assert_eq!(live.run(&reader(&release(0), 1)), Reply::Released(0));
+}
+
+/// The scripts of those who do not use the option are what they were.
+#[test]
+fn a_mark_costs_nothing_without_the_option() {
+    for kind in [Kind::Read, Kind::Write] {
+        let call = |op: &Op| Call::new(&of_kind(op, kind), U, 1, Publish::Classic);
+        let (plain, marked) = (call(&acquire(1)), call(&regarding(&acquire(1), MOST)));
+        assert_ne!(plain.id(), marked.id());
+        assert_eq!(plain.keys + 1, marked.keys);
+        let text = |call: &Call| {
+            String::from_utf8(crate::real::cmd(call, true).get_packed_command()).unwrap()
+        };
+        assert!(!text(&plain).contains("#KEYS") && !text(&plain).contains("redlatch:writer"));
+        assert!(text(&marked).contains("{orders}:redlatch:writer"));
     }
 }

@@ -125,6 +125,7 @@ impl Engine {
             (Some(_), _) => waiting.waiters.insert(waiting.waiters.len().min(1), id),
         }
         waiting.channel.is_used();
+        let stands_back = terms.writer_preference.map(|most| self.cx.now.after(most));
         let waiter = Waiter {
             wait,
             // A try has no deadline, unless it waits for its token: it ends with the first answer
@@ -133,6 +134,8 @@ impl Engine {
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| self.cx.now.after(wait)),
             under: wish.under,
+            // A writer that waited for its own reader would wait for ever.
+            stands_back: stands_back.filter(|_| form.kind.reads() && wish.under.is_none()),
             ..Waiter::new(name.clone(), key, owner, terms, form)
         };
         self.names.waiters.insert(id, waiter);
@@ -322,7 +325,7 @@ impl Engine {
         let Some(head) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let (op, limit) = (head.next_try(), head.limit());
+        let (op, limit) = (head.next_try(self.cx.now), head.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         if reads {
@@ -404,7 +407,7 @@ impl Engine {
             return;
         };
         waiter.ahead = Ahead::Asking { again: false };
-        let (op, limit) = (waiter.next_try(), waiter.limit());
+        let (op, limit) = (waiter.next_try(self.cx.now), waiter.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
     }
@@ -550,8 +553,8 @@ impl Engine {
         if let Some(was) = waiter.was {
             self.clean_up(name, was, form, lease, None);
         }
-        if clean || waiter.unsettled.is_some() || waiter.has_place() {
-            self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
+        if clean || waiter.leaves_something() {
+            self.clean_up_waiter(&waiter);
         }
         self.advance(name);
     }
@@ -703,6 +706,7 @@ impl Engine {
             return self.try_refused(id, name, first);
         }
         let announced = std::mem::replace(&mut waiter.announced, true);
+        let stands_back = waiter.stands_back;
         if let Some(queue) = self.names.queues.get_mut(name) {
             queue.note_refusal(self.cx.now);
             queue.turn.refused(self.cx.now);
@@ -722,6 +726,9 @@ impl Engine {
         let recheck = self.cx.jitter.spread(self.cx.config.recheck);
         let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + tuning::EXPIRY_SLACK));
         let mut end = self.cx.now.after(pause);
+        if let Some(last) = stands_back.filter(|last| *last > self.cx.now) {
+            end = end.min(last);
+        }
         if self.cx.unseen {
             end = end.min(timing::look(self.cx.now));
         }
@@ -857,12 +864,11 @@ impl Engine {
                 continue;
             };
             // It asked as an owner of its own, and got no answer, or has a place.
-            let lease = waiter.lease();
             if let Some(was) = waiter.was {
-                self.clean_up(name, was, form, lease, None);
+                self.clean_up(name, was, form, waiter.lease(), None);
             }
-            if waiter.unsettled.is_some() || waiter.has_place() {
-                self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
+            if waiter.leaves_something() {
+                self.clean_up_waiter(&waiter);
             }
             let left = waiter
                 .deadline

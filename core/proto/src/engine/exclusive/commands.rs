@@ -226,6 +226,7 @@ impl Engine {
                     limit: 0,
                     queues: false,
                     steal: false,
+                    mark: None,
                 })
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {
@@ -265,6 +266,7 @@ impl Engine {
                     remaining,
                     ttl,
                     lesson: None,
+                    unmark: false,
                 })
             }
         }
@@ -291,6 +293,7 @@ impl Engine {
             remaining,
             ttl,
             lesson,
+            unmark: false,
         }
     }
 

@@ -48,7 +48,7 @@ impl Engine {
             }
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
-        let (op, limit) = (waiter.next_try(), waiter.limit());
+        let (op, limit) = (waiter.next_try(self.cx.now), waiter.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         self.leave_as(id, left);

@@ -2,11 +2,14 @@
 -- max(remaining, lease). A reader's count is always 1 here: it counts its levels in its own process.
 -- The hash has the field `mode` (read or write) and a field for each owner, with its count. A reader has a key
 -- of its own, which keeps its time: the hash lives for as long as the longest of all.
--- KEYS   lock, for a reader its time-out key; for a writer the fencing counter when a token is wanted
+-- With the option writer_preference a third key is the mark of writers that wait: a new reader stands back while it
+-- is there, and a grant to a writer ends it. Redisson does not know it.
+-- KEYS   lock, for a reader its time-out key; for a writer the fencing counter when a token is wanted;
+--        the mark of waiting writers, if that counts
 -- ARGV   owner, lease ms, not-after ms + lease ms,
 --        count (1 if it is missing; 0 if the owner cannot have the lock yet, so that another has it),
---        for a reader the field of the writer under which it reads; for a writer ms that the fencing counter
---        lives (0: for ever; missing without fencing)
+--        for a reader the field of the writer under which it reads; for a writer ms that its mark lives (missing
+--        without a mark), ms that the fencing counter lives (0: for ever; missing without fencing)
 -- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
 --        now STALE | now ACQUIRED ttl token | now BUSY ttl | now GONE why | now FOREIGN what
 --        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
@@ -19,6 +22,9 @@ local timeout = KEYS[2]
 local fields = redis.pcall('HMGET', lock, 'mode', owner, ARGV[5] or '')
 --# write
 local fencing = ARGV[5]
+--# write-mark
+fencing = ARGV[6]
+--# write
 local fields = redis.pcall('HMGET', lock, 'mode', owner)
 --# all
 if fields.err then
@@ -33,6 +39,12 @@ if not held and count > 1 then return {now, GONE, mode and STOLEN or DELETED} en
 local barred = not held and mode == 'write' and not fields[3]
 --# write
 local barred = not held and mode
+--# write-mark
+-- A full server denies it: then readers do not stand back.
+if barred then redis.pcall('SET', KEYS[#KEYS], owner, 'PX', ARGV[5]) end
+--# read-mark
+local left = not held and not barred and redis.call('PTTL', KEYS[3]) or 0
+if left > 0 then return {now, BUSY, left} end
 --# all
 if barred or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
 
@@ -72,6 +84,9 @@ if not mode or redis.call('PTTL', lock) < lease then
     return set
   end
 end
+--# write-mark
+redis.call('DEL', KEYS[#KEYS])
+--# all
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 local ttl = redis.call('PTTL', lock)
 --# read

@@ -40,6 +40,7 @@ const QUICK: Terms = Terms {
     permits: 0,
     limit: 0,
     steal: false,
+    writer_preference: None,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(Duration::from_secs(1)),
@@ -193,6 +194,9 @@ impl Caller {
         } else {
             0
         };
+        let is_side = matches!(kind, Kind::Read | Kind::Write);
+        let preference = Duration::from_millis(random.pick(&[20, 200, 1500]));
+        let writer_preference = (is_side && random.chance(500)).then_some(preference);
         let has_token = kind == Kind::Simple && random.chance(300);
         let token = has_token.then(|| self.next_token(random, next));
         let max_hold = random
@@ -221,6 +225,7 @@ impl Caller {
                 permits,
                 limit: if permits > 0 { LIMIT } else { 0 },
                 steal: kind == Kind::Write && random.chance(150),
+                writer_preference,
             },
         })
     }

@@ -116,11 +116,19 @@ impl Lock {
     }
 }
 
+/// A writer notes that it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    pub owner: (Uuid, OwnerId),
+    pub until_ms: u64,
+}
+
 /// The data that a replica keeps in a fail-over.
 #[derive(Debug, Clone, Default)]
 struct Data {
     locks: BTreeMap<Name, Lock>,
     shared: BTreeMap<Name, Shared>,
+    marks: BTreeMap<Name, Mark>,
     semaphores: BTreeMap<Name, Semaphore>,
     queues: BTreeMap<Name, Vec<Place>>,
     /// The counters of the fencing tokens.
@@ -175,6 +183,8 @@ pub struct Server {
     pub locks: BTreeMap<Name, Lock>,
     /// The read-write locks.
     pub shared: BTreeMap<Name, Shared>,
+    /// The writers of these that wait. Some of the times are over.
+    pub marks: BTreeMap<Name, Mark>,
     pub semaphores: BTreeMap<Name, Semaphore>,
     /// The queues of the fair locks.
     pub queues: BTreeMap<Name, Vec<Place>>,
@@ -211,6 +221,7 @@ impl Server {
         Server {
             locks: BTreeMap::new(),
             shared: BTreeMap::new(),
+            marks: BTreeMap::new(),
             semaphores: BTreeMap::new(),
             queues: BTreeMap::new(),
             subscribers: BTreeSet::new(),
@@ -325,6 +336,7 @@ impl Server {
         self.effects.bereaved.extend(owners);
         self.locks.clear();
         self.shared.clear();
+        self.marks.clear();
         self.semaphores.clear();
         self.queues.clear();
         self.subscribers.clear();
@@ -342,6 +354,7 @@ impl Server {
         self.replica = Data {
             locks,
             shared: self.shared.clone(),
+            marks: self.marks.clone(),
             semaphores: self.semaphores.clone(),
             queues: self.queues.clone(),
             tokens,
@@ -355,6 +368,7 @@ impl Server {
         let Data {
             mut locks,
             mut shared,
+            marks,
             mut semaphores,
             queues,
             tokens,
@@ -400,7 +414,8 @@ impl Server {
         let gone: Vec<_> = owners.filter(|owner| !stay.contains(owner)).collect();
         self.effects.bereaved.extend(gone);
         (self.shared, self.semaphores, self.queues) = (shared, semaphores, queues);
-        (self.locks, self.tokens, self.learnt) = (locks, tokens, learnt);
+        (self.locks, self.marks) = (locks, marks);
+        (self.tokens, self.learnt) = (tokens, learnt);
         self.subscribers.clear();
         self.trackers.clear();
         self.scripts.clear();
@@ -599,6 +614,7 @@ impl Server {
                 fencing,
                 under,
                 steal,
+                mark,
                 ..
             } if is_read_write(form.kind) => {
                 let me = (origin.uuid, *owner);
@@ -613,7 +629,7 @@ impl Server {
                     (me, form.kind == Kind::Read),
                     under,
                     *count,
-                    *lease,
+                    (*lease, *mark),
                     fencing,
                 )
             }
@@ -623,9 +639,15 @@ impl Server {
                 form,
                 remaining,
                 ttl,
+                unmark,
                 ..
             } if is_read_write(form.kind) => {
                 let (me, reads) = (Some((origin.uuid, *owner)), form.kind == Kind::Read);
+                let is_own = self.mark(name).is_some_and(|mark| Some(mark.owner) == me);
+                if *unmark && is_own {
+                    self.marks.remove(name);
+                    self.publish(Topic::ReadWrite, name);
+                }
                 if *remaining > 0 {
                     self.lower(origin, name, (me, reads), *remaining, *ttl)
                 } else {
@@ -723,6 +745,7 @@ impl Server {
                 remaining,
                 ttl,
                 lesson,
+                ..
             } => {
                 let reply = self.release(
                     origin,
@@ -987,7 +1010,7 @@ impl Server {
         (me, reads): ((Uuid, OwnerId), bool),
         under: Option<(Uuid, OwnerId)>,
         count: u32,
-        lease: Duration,
+        (lease, mark): (Duration, Option<Duration>),
         fencing: bool,
     ) -> Reply {
         let now_ms = self.now_ms();
@@ -1002,7 +1025,23 @@ impl Server {
         };
         if let Some(shared) = shared.filter(|shared| !held && is_barred(shared)) {
             let left = Duration::from_millis(shared.until_ms.saturating_sub(now_ms));
+            if let Some(time) = mark.filter(|_| !reads) {
+                let until_ms = now_ms + millis(time);
+                let mark = Mark {
+                    owner: me,
+                    until_ms,
+                };
+                self.marks.insert(name.clone(), mark);
+            }
             return Reply::Busy { ttl: Some(left) };
+        }
+        let stands_back = reads && !held && mark.is_some();
+        if let Some(mark) = self.mark(name).filter(|_| stands_back) {
+            let left = Duration::from_millis(mark.until_ms - now_ms);
+            return Reply::Busy { ttl: Some(left) };
+        }
+        if !reads && mark.is_some() {
+            self.marks.remove(name);
         }
         let drawn = (!held && fencing && !reads).then(|| self.draw_token(name));
         let shared = self.shared.entry(name.clone()).or_default();
@@ -1021,6 +1060,12 @@ impl Server {
         let ttl = Duration::from_millis(end_ms - now_ms);
         self.changed(name, Some(origin));
         Reply::Acquired { ttl, token }
+    }
+
+    /// The mark of a writer that waits.
+    pub fn mark(&self, name: &Name) -> Option<Mark> {
+        let mark = self.marks.get(name).copied();
+        mark.filter(|mark| mark.until_ms > self.now_ms())
     }
 
     /// All others lose the lock. The thief has it already if this is another copy.

@@ -185,6 +185,8 @@ struct Client {
     last_subscription: u64,
     callers: Vec<Caller>,
     asked: BTreeMap<RequestId, usize>,
+    /// Until when each reader stands back for writers that wait.
+    stand_back: BTreeMap<RequestId, Moment>,
     last_request: RequestId,
     cells: Vec<Arc<HoldCell>>,
     renewals: Renewals,
@@ -721,6 +723,7 @@ impl World {
             last_subscription: 0,
             callers,
             asked: BTreeMap::new(),
+            stand_back: BTreeMap::new(),
             last_request: 0,
             cells: Vec::new(),
             renewals: Renewals::default(),
@@ -946,6 +949,7 @@ impl World {
                 } => {
                     self.note_renewals(place, &op);
                     self.clients[place].asks(&op, limit);
+                    self.check_mark_of(place, &op);
                     if let Op::Acquire {
                         owner,
                         under: Some(_),
@@ -2122,6 +2126,12 @@ impl World {
         client.renewals.requests += 1;
         client.callers[caller].asked.push(id);
         let uuid = client.uuid;
+        if let Request::Acquire { terms, .. } = &request
+            && let Some(most) = terms.writer_preference
+        {
+            let end = client.local(self.time).after(most);
+            client.stand_back.insert(id, end);
+        }
         if let Request::Acquire { name, key, .. } = &request {
             let engine = &client.engine;
             let writes = engine.names.hold_of(&engine.holds, name, *key, Kind::Write);
@@ -2150,6 +2160,7 @@ impl World {
 
     fn completed(&mut self, place: usize, id: RequestId, result: Answer<Done>) {
         let client = &mut self.clients[place];
+        client.stand_back.remove(&id);
         let Some(at) = client.asked.remove(&id) else {
             return self.fail(format!("request {id} was answered twice, or never made"));
         };
@@ -2612,6 +2623,7 @@ impl World {
         self.check_permits();
         self.check_ghosts();
         self.check_places();
+        self.check_marks();
         self.check_waiters();
         self.check_renewals();
         self.check_turns();
@@ -2980,6 +2992,49 @@ impl World {
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
+    /// A reader regards the mark of waiting writers for as long as its option says, and no longer.
+    fn check_mark_of(&mut self, place: usize, op: &Op) {
+        let Op::Acquire {
+            owner,
+            form,
+            mark: Some(_),
+            ..
+        } = op
+        else {
+            return;
+        };
+        let client = &self.clients[place];
+        let mut waiters = client.engine.names.waiters.iter();
+        let waiter = waiters.find(|(_, waiter)| waiter.owner == *owner);
+        let end = waiter.and_then(|(id, _)| client.stand_back.get(id));
+        let now = client.local(self.time);
+        if form.kind == Kind::Read && end.is_none_or(|end| *end <= now) {
+            self.fail(format!("{op:?} stands back after {end:?}"));
+        }
+    }
+
+    /// No mark stays of a writer that does not wait any more.
+    fn check_marks(&mut self) {
+        let mut wrong = None;
+        for name in self.server.marks.keys() {
+            let Some(mark) = self.server.mark(name) else {
+                continue;
+            };
+            let (uuid, owner) = mark.owner;
+            let lives = |client: &&Client| client.uuid == uuid && !client.has_left(name);
+            let client = self.clients.iter().find(lives);
+            let excused = self.has_jumped || self.is_excused(mark.owner);
+            if client.is_none_or(|client| client.engine.wants(owner)) || excused {
+                continue;
+            }
+            let since = *self.ghosts.entry(mark.owner).or_insert(self.time);
+            if self.time > self.disturbed.max(since) + allowed(GHOST, name) {
+                wrong = Some(format!("{name}: {mark:?} stays since {since}"));
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
     /// No client waits for a free lock.
     fn check_waiters(&mut self) {
         let mut stuck = None;
@@ -2990,7 +3045,8 @@ impl World {
                     .engine
                     .waits_for(name)
                     .filter(|_| !client.has_ended());
-                let is_taken = |(kind, permits): (Kind, i64)| {
+                let now = client.local(self.time);
+                let is_taken = |(id, kind, permits): (RequestId, Kind, i64)| {
                     if kind == Kind::Semaphore {
                         let semaphore = self.server.semaphores.get(name);
                         return semaphore.is_some_and(|one| one.available() < permits);
@@ -3001,7 +3057,10 @@ impl World {
                         let own = head.owner.0 == client.uuid && client.engine.wants(head.owner.1);
                         !own && head.due_ms > self.server.now_ms()
                     });
+                    let end = client.stand_back.get(&id).filter(|_| kind == Kind::Read);
+                    let stands_back = end.is_some_and(|end| *end > now);
                     of_other
+                        || stands_back && self.server.mark(name).is_some()
                         || self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
                 };
@@ -3098,17 +3157,18 @@ impl Engine {
                 .is_some_and(|hold| !matches!(hold.phase, Phase::Lost(_)))
     }
 
-    /// The kind of the first waiter of the name, and the permits that it wants, unless a hold of this client is in its way.
-    fn waits_for(&self, name: &Name) -> Option<(Kind, i64)> {
+    /// The first waiter of the name, its kind, and the permits that it wants, unless a hold of this client is in its way.
+    fn waits_for(&self, name: &Name) -> Option<(RequestId, Kind, i64)> {
         let queue = self.names.queues.get(name)?;
-        let head = self.names.waiters.get(queue.waiters.front()?)?;
+        let id = *queue.waiters.front()?;
+        let head = self.names.waiters.get(&id)?;
         let blocks = |hold: &Hold| {
             hold.blocks(false)
                 && (hold.cell.kind.excludes(head.form.kind) || !head.form.kind.is_shared())
                 && Some(hold.cell.owner) != head.under
         };
         let blocked = queue.holds().iter().any(|owner| blocks(&self.holds[owner]));
-        (!blocked).then_some((head.form.kind, head.form.permits.into()))
+        (!blocked).then_some((id, head.form.kind, head.form.permits.into()))
     }
 
     /// A caller that waits for permits of this semaphore and asked before this request. The head may
