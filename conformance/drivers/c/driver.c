@@ -273,6 +273,7 @@ static void open_client(const struct request *request, int64_t id)
     static const char *const given[][2] = {{"watchdog_lease", "watchdog_ms"},
                                            {"fencing", "fencing"},
                                            {"recheck", "recheck_ms"},
+                                           {"writer_preference", "preference_ms"},
                                            {"cluster_pubsub", "cluster_pubsub"},
                                            {"kind", "kind"},
                                            {"reentrant", "reentrant"}};

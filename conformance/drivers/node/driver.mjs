@@ -43,8 +43,8 @@ async function perform(request, signal) {
   if (request.op === 'hello') return hello()
   if (request.op === 'open') {
     const { watchdog_ms: watchdogLease, recheck_ms: recheck, cluster_pubsub: clusterPubsub } = request
-    const { fencing, kind, reentrant } = request
-    const options = { watchdogLease, recheck, clusterPubsub, fencing, kind, reentrant }
+    const { preference_ms: writerPreference, fencing, kind, reentrant } = request
+    const options = { watchdogLease, recheck, clusterPubsub, writerPreference, fencing, kind, reentrant }
     clients.set(request.client, await Client.connect(request.url, options))
     return {}
   }

@@ -45,6 +45,8 @@ def client_options(request: Job) -> dict[str, Any]:
         options["reentrant"] = True
     if "recheck_ms" in request:
         options["recheck"] = request["recheck_ms"] / 1000
+    if "preference_ms" in request:
+        options["writer_preference"] = request["preference_ms"] / 1000
     same = ("fencing", "cluster_pubsub", "kind", "reentrant")
     return options | {name: request[name] for name in same if name in request}
 

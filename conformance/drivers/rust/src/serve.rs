@@ -18,10 +18,11 @@ use crate::counters;
 pub(crate) type Reply = Map<String, Value>;
 
 /// The options of a client, and the fields of a request that give them.
-const OPTIONS: [(&str, &str); 6] = [
+const OPTIONS: [(&str, &str); 7] = [
     ("watchdog_lease", "watchdog_ms"),
     ("fencing", "fencing"),
     ("recheck", "recheck_ms"),
+    ("writer_preference", "preference_ms"),
     ("cluster_pubsub", "cluster_pubsub"),
     ("kind", "kind"),
     ("reentrant", "reentrant"),

@@ -489,7 +489,7 @@ fn the_release_of_a_lost_reader_leaves_nothing_for_the_server_to_track() {
 #[test]
 fn the_documented_commands_are_enough_for_both_sides() {
     let mut live = Live::as_user(&format!(
-        "~orders ~{{orders}}:*:rwlock_timeout:* ~redisson_lock_token:* resetchannels &redisson_rwlock:* {COMMANDS}"
+        "~orders ~{{orders}}:*:rwlock_timeout:* ~{{orders}}:redlatch:writer ~redisson_lock_token:* resetchannels &redisson_rwlock:* {COMMANDS} +getex"
     ));
     let mine = renew(&["orders"], LEASE * 2);
     assert!(is_acquired(&live.run(&writer(&acquire(1), 1))));
@@ -497,6 +497,13 @@ fn the_documented_commands_are_enough_for_both_sides() {
     assert!(is_acquired(&live.run(&under(&reader(&acquire(1), 2), 1))));
     assert!(is_busy(&live.run_as(V, &reader(&acquire(1), 3))));
     assert!(is_busy(&live.run_as(V, &writer(&acquire(1), 3))));
+    assert!(is_busy(
+        &live.run_as(V, &regarding(&writer(&acquire(1), 3), MOST))
+    ));
+    let reads = regarding(&reader(&acquire(1), 4), MOST);
+    assert!(is_busy(&live.run_as(V, &reads)));
+    let given_up = Reply::Gone(LostReason::Stolen);
+    assert_eq!(live.run_as(V, &giving_up(3)), given_up);
     assert_eq!(live.run(&writer(&mine, 1)), kept());
     assert_eq!(live.run(&reader(&mine, 2)), kept());
     for kind in [Kind::Read, Kind::Write] {
@@ -804,6 +811,31 @@ fn a_full_server_refuses_a_mark_and_nothing_else() {
     assert!(!live.look.exists::<_, bool>(MARK).unwrap());
     assert_eq!(live.run(&giving_up(2)), Reply::Gone(LostReason::Stolen));
     assert_eq!(live.run(&reader(&release(0), 1)), Reply::Released(0));
+}
+
+/// The server tracks a key that is read, also one that is not there, until it changes.
+#[test]
+fn a_mark_that_is_not_there_leaves_nothing_for_the_server_to_track() {
+    let Tracked { mut live, .. } = Tracked::new();
+    let mut come_and_go = |name: &str| {
+        let mut take = regarding(&reader(&acquire(1), 1), MOST);
+        let mut leave = reader(&release(0), 1);
+        for op in [&mut take, &mut leave] {
+            if let Op::Acquire { name: of, .. } | Op::Release { name: of, .. } = op {
+                *of = name.into();
+            }
+        }
+        assert!(is_acquired(&live.run(&take)));
+        assert_eq!(live.run(&leave), Reply::Released(0));
+        let stats: String = live.cmd("INFO stats", &[]);
+        let mut lines = stats.lines();
+        lines.find_map(|line| line.strip_prefix("tracking_total_keys:")?.parse().ok())
+    };
+    let first: Option<u64> = come_and_go("n0");
+    assert!(first.is_some());
+    for number in 1..10 {
+        assert_eq!(come_and_go(&format!("n{number}")), first);
+    }
 }
 
 /// The scripts of those who do not use the option are what they were.

@@ -43,8 +43,11 @@ local barred = not held and mode
 -- A full server denies it: then readers do not stand back.
 if barred then redis.pcall('SET', KEYS[#KEYS], owner, 'PX', ARGV[5]) end
 --# read-mark
-local left = not held and not barred and redis.call('PTTL', KEYS[3]) or 0
-if left > 0 then return {now, BUSY, left} end
+-- GETEX is a write to the server. It would track a key that is read and not there, and never forget it.
+if not held and not barred and type(redis.pcall('GETEX', KEYS[3])) == 'string' then
+  local left = redis.call('PTTL', KEYS[3])
+  if left > 0 then return {now, BUSY, left} end
+end
 --# all
 if barred or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
 

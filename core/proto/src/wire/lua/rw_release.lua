@@ -11,7 +11,7 @@ local own = freed == 1 and redis.call('PTTL', KEYS[2])
 redis.call('DEL', KEYS[2])
 --# write-mark
 -- It waits no longer. Readers that stood back for it may come.
-if redis.pcall('GET', KEYS[2]) == owner then
+if redis.pcall('GETEX', KEYS[2]) == owner then -- as in acquire
   redis.call('DEL', KEYS[2])
   for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '1') end
 end
