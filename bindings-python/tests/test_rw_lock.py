@@ -274,16 +274,13 @@ def test_new_readers_stand_back_for_a_writer_of_another_client(
 
 async def test_a_writer_of_asyncio_that_is_cancelled_lets_readers_in(name: str, look: redis.Redis) -> None:
     mark = f"{{{name}}}:redlatch:writer"
-    async with aio.Client() as client, aio.Client() as other:
-        here = client.rw_lock(name, writer_preference=3600)
-        there = other.rw_lock(name, writer_preference=3600)
-        async with here.read:
+    async with aio.Client() as client, aio.Client() as other, aio.Client() as third:
+        first, there, here = (one.rw_lock(name, writer_preference=3600) for one in (client, other, third))
+        async with first.read:
             writing = asyncio.create_task(there.write.acquire())
-            while not look.exists(mark):
-                await asyncio.sleep(0)
+            await soon(lambda: look.exists(mark) == 1, "the writer waits")
             reading = asyncio.create_task(here.read.acquire())
-            while client.stats()["waiting"] < 1:
-                await asyncio.sleep(0)
+            await soon(lambda: third.stats()["waiting"] == 1, "the reader waits")
             writing.cancel()
             assert await asyncio.wait_for(reading, LIMIT)
         assert look.exists(mark) == 0
