@@ -342,9 +342,9 @@ impl Engine {
         }
         if let Some(queue) = self.names.queues.get_mut(name) {
             queue.waiters.pop_front();
-            let behind = queue.waiters.iter().position(|later| *later > id);
-            let at = behind.unwrap_or(queue.waiters.len());
-            queue.waiters.insert(at, id);
+            // Others at the front may read under that lock too, and have to go back themselves.
+            let before = queue.waiters.iter().rposition(|earlier| *earlier < id);
+            queue.waiters.insert(before.map_or(0, |at| at + 1), id);
         }
         self.advance(name);
     }

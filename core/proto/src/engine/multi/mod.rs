@@ -32,7 +32,7 @@ use crate::maps::{Map, SmallMap};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Form, Kind, Name, OwnerId, Side};
-use quorum::Look;
+use quorum::{Lack, Look, Next, Round};
 
 /// Puts the locks of a multi lock into the order in which every client waits for them, and gives them
 /// with the name of the whole. `of` tells the name and the kind of each.
@@ -238,6 +238,11 @@ impl Command {
 }
 
 impl Attempt {
+    /// Whether some of its parts are enough.
+    fn is_quorum(&self) -> bool {
+        tuning::HAS_QUORUMS && self.needed < self.parts.len()
+    }
+
     /// Whether a refusal ends the acquisition.
     fn is_try(&self) -> bool {
         self.wait == Some(Duration::ZERO)
@@ -262,7 +267,7 @@ impl Attempt {
             Err(error) => error,
         };
         if is_quorum {
-            return self.refused_one(part, waited, error);
+            return self.look.refused(part, waited, grant.is_none(), error);
         }
         let passes = match error.kind() {
             ErrorKind::Timeout => true,
@@ -296,6 +301,40 @@ impl Attempt {
             (Some(gone), _) => Some((gone, Error::not_held())),
             (None, refused) => refused,
         }
+    }
+
+    /// How many parts are held at this moment.
+    fn held(&self, now: Moment) -> usize {
+        let grants = self.granted.iter().flatten();
+        grants.filter(|grant| grant.cell.is_held(now)).count()
+    }
+
+    /// Whether a round of a quorum has all answers that it needs. A server that cannot be reached may answer
+    /// late, or never: with enough others nobody waits for it. One that was not tried yet is waited for, or
+    /// the first locks of a client would be on a bare majority.
+    fn is_round_over(&self, cx: &Context) -> bool {
+        let is_enough = self.held(cx.now) >= self.needed;
+        let mut asked = self.asked.iter().zip(self.parts.iter());
+        asked.all(|(asked, part)| {
+            asked.is_none()
+                || is_enough && self.look.is_on() && cx.links.error(&part.name).is_some()
+        })
+    }
+
+    /// Why a quorum cannot be reached.
+    fn no_quorum(&self, cx: &Context) -> Error {
+        let unheard = self.asked.iter().position(Option::is_some);
+        match self.look.reason(self.parts.len() - self.needed, unheard) {
+            Lack::Busy(part) => self.timeout(part),
+            Lack::Failed(part, error) => self.of_part(part, error.clone()),
+            Lack::Unheard(part) => self.unheard(cx, part),
+        }
+    }
+
+    /// Whether the server of a part stays out of reach.
+    fn is_cut_off(&self, cx: &Context, part: usize) -> bool {
+        let part = self.parts.get(part);
+        part.is_some_and(|part| cx.links.is_hopeless(&part.name))
     }
 
     /// The error about a part, which its text names.
@@ -450,7 +489,11 @@ impl Multi {
             return;
         };
         if attempt.is_quorum() {
-            return self.quorum_due(cx, id);
+            if attempt.held(cx.now) >= attempt.needed {
+                return self.open_in_time(cx, id);
+            }
+            let error = attempt.no_quorum(cx);
+            return self.give_up(cx, id, error);
         }
         // A part that is waited for has the same end.
         if attempt.waits_for.is_some() {
@@ -467,6 +510,19 @@ impl Multi {
             None => attempt.timeout(part),
         };
         self.give_up(cx, id, error);
+    }
+
+    /// The caller's time is over, and a quorum is there: no more answers are waited for.
+    fn open_in_time(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        let asked = attempt.asked.iter_mut().map(Option::take).collect();
+        let has_waited = std::mem::take(&mut attempt.has_waited);
+        self.stop_asking(asked);
+        if !(has_waited && self.extend_fixed(cx, id)) {
+            self.open(cx, id);
+        }
     }
 
     /// Asks for the parts that it does not have, without waiting, up to the first that was refused
@@ -492,7 +548,7 @@ impl Multi {
             return;
         };
         (attempt.waits_for, attempt.has_waited) = (Some(part), true);
-        attempt.look.is_on = false;
+        attempt.look.ends();
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
         let wait = match attempt.is_quorum() {
             true => Some(quorum::until_look(left)),
@@ -581,6 +637,68 @@ impl Multi {
             };
             return self.give_up(cx, id, error);
         }
+        self.wait_behind(cx, id, first);
+    }
+
+    /// All parts of a quorum that were asked for have their answers.
+    fn round_of_quorum_over(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        let is_gone = |grant: &mut Grant| !grant.cell.is_held(cx.now);
+        let granted = attempt.granted.iter_mut();
+        let gone: Vec<Grant> = granted.filter_map(|grant| grant.take_if(is_gone)).collect();
+        let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
+        let round = Round {
+            granted: attempt.granted.iter().flatten().count(),
+            needed: attempt.needed,
+            parts: attempt.parts.len(),
+            is_last: attempt.is_try() || left.is_some_and(|left| left.is_zero()),
+        };
+        let next = attempt
+            .look
+            .next(&round, |part| attempt.is_cut_off(cx, part));
+        let missing = attempt.first_missing().unwrap_or(0);
+        self.give_back(gone);
+        match next {
+            Next::Open => {
+                // The leases of some parts began before others were waited for.
+                let has_waited = self.attempts.get_mut(&id);
+                let has_waited = has_waited.is_some_and(|of| std::mem::take(&mut of.has_waited));
+                if !(has_waited && self.extend_fixed(cx, id)) {
+                    self.open(cx, id);
+                }
+            }
+            Next::GiveUp => {
+                let attempt = self.attempts.get(&id);
+                if let Some(error) = attempt.map(|attempt| attempt.no_quorum(cx)) {
+                    self.give_up(cx, id, error);
+                }
+            }
+            Next::Look => self.look_again(cx, id),
+            Next::Wait(part) => self.wait_behind(cx, id, part.unwrap_or(missing)),
+        }
+    }
+
+    /// Looks at all missing parts of a quorum.
+    fn look_again(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        attempt.look.begins();
+        let missing = attempt.granted.iter().enumerate();
+        let missing = missing.filter(|(_, grant)| grant.is_none());
+        let missing: Vec<usize> = missing.map(|(part, _)| part).collect();
+        for part in missing {
+            self.ask_for(cx, id, part, Some(Duration::ZERO));
+        }
+    }
+
+    /// Waits for this part, and gives back those behind it.
+    fn wait_behind(&mut self, cx: &mut Context, id: RequestId, first: usize) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
         let behind = attempt.granted.iter_mut().skip(first);
         let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
         self.give_back(behind);
@@ -699,6 +817,27 @@ impl Multi {
             }
         };
         cx.complete(id, Done::Granted { cell, level });
+    }
+
+    /// Takes out the parts that the key's hold of a quorum does not have, if the others are enough to join it.
+    fn fresh_parts(
+        &self,
+        name: &Name,
+        key: OwnerKey,
+        needed: usize,
+        grants: &mut Vec<Grant>,
+    ) -> Vec<Grant> {
+        let Some(cell) = self.of_key(name, key) else {
+            return Vec::new();
+        };
+        let has = |grant: &Grant| {
+            let mut parts = cell.parts().iter();
+            parts.any(|part| Arc::ptr_eq(part, &grant.cell))
+        };
+        if cell.told_lost().is_some() || grants.iter().filter(|grant| has(grant)).count() < needed {
+            return Vec::new();
+        }
+        grants.extract_if(.., |grant| !has(grant)).collect()
     }
 
     /// The hold of the same parts under the same name, which a further level joins. The level of a quorum
@@ -959,6 +1098,15 @@ impl Multi {
         for (owner, level) in orphans {
             self.abandon(cx, owner, level);
         }
+    }
+
+    /// Whether this hold is a part of a quorum, which alone says when it is lost.
+    pub(super) fn is_of_quorum(&self, part: OwnerId) -> bool {
+        let mut owners = self.whole.get(&part).into_iter().flatten();
+        owners.any(|owner| {
+            let group = self.groups.get(owner);
+            group.is_some_and(|group| group.cell.kind == Kind::Quorum)
+        })
     }
 
     /// A hold was lost: so are the multi locks that it is a part of. Their other parts stay held

@@ -218,7 +218,7 @@ mod crowd {
         server: Server,
         random: Random,
         now: Moment,
-        /// What happens next, in its order.
+        /// The events to come, in their order.
         events: BTreeMap<(Moment, u64), Event>,
         last: u64,
         /// Since when each caller waits, and for what.

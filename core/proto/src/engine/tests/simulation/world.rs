@@ -185,7 +185,7 @@ struct Client {
     last_subscription: u64,
     callers: Vec<Caller>,
     asked: BTreeMap<RequestId, usize>,
-    /// Until when each reader stands back for writers that wait.
+    /// Until when each reader stands back for writers that wait, since it has asked.
     stand_back: BTreeMap<RequestId, Moment>,
     last_request: RequestId,
     cells: Vec<Arc<HoldCell>>,
@@ -2126,12 +2126,6 @@ impl World {
         client.renewals.requests += 1;
         client.callers[caller].asked.push(id);
         let uuid = client.uuid;
-        if let Request::Acquire { terms, .. } = &request
-            && let Some(most) = terms.writer_preference
-        {
-            let end = client.local(self.time).after(most);
-            client.stand_back.insert(id, end);
-        }
         if let Request::Acquire { name, key, .. } = &request {
             let engine = &client.engine;
             let writes = engine.names.hold_of(&engine.holds, name, *key, Kind::Write);
@@ -2997,21 +2991,23 @@ impl World {
         let Op::Acquire {
             owner,
             form,
-            mark: Some(_),
+            mark: Some(most),
             ..
         } = op
         else {
             return;
         };
-        let client = &self.clients[place];
+        let client = &mut self.clients[place];
+        let now = client.local(self.time);
         let mut waiters = client.engine.names.waiters.iter();
         let waiter = waiters.find(|(_, waiter)| waiter.owner == *owner);
-        let end = waiter.and_then(|(id, _)| client.stand_back.get(id));
         // Its caller may have its answer by now.
-        let Some(end) = end.filter(|_| form.kind == Kind::Read) else {
+        let Some((id, _)) = waiter.filter(|_| form.kind == Kind::Read) else {
             return;
         };
-        if *end <= client.local(self.time) {
+        // It counts from the call, or from before that.
+        let end = *client.stand_back.entry(*id).or_insert(now.after(*most));
+        if end <= now {
             self.fail(format!("{op:?} stands back after {end:?}"));
         }
     }
