@@ -33,7 +33,7 @@ const COUNTER_RULES: &str = "~{orders*:redlatch:* &redisson_sc:{orders* &redisso
 /// Read-write locks need these besides: the time-out key of each reader, and their channel.
 const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
 /// With `writer_preference` also the mark of a writer that waits.
-const RW_MARK: &str = "~{orders*:redlatch:writer +getex";
+const RW_MARK: &str = "~{orders*:redlatch:writer +zadd +zrem +zrange";
 /// Commands that only newer servers know.
 const SINCE_7: &str = "+pexpiretime";
 /// Commands that nodes of a cluster must allow as well.

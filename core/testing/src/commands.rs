@@ -61,8 +61,6 @@ macro_rules! commands {
 
 const COMMANDS: &[Command] = commands! {
     "GET" 2 Reads get;
-    // Its options are left out. To the server it is a write, so nobody tracks the key.
-    "GETEX" 2 Writes get;
     "MGET" -2 ReadsAll mget;
     "SET" -3 Writes set;
     "SETEX" 4 Writes |data, args| set_for(data, args, "EX");

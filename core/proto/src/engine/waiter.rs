@@ -151,19 +151,26 @@ impl Waiter {
 
     /// The time for the mark of waiting writers, if the next try regards it. Each reader does so for
     /// a while only, so that no number of writers keeps it out for longer.
-    fn mark(&self, now: Moment) -> Option<Duration> {
+    fn mark(&self, now: Moment, recheck: Duration) -> Option<Duration> {
         let counts = match self.form.kind {
             Kind::Read => self.stands_back.is_some_and(|end| end > now),
             Kind::Write => !self.once(),
             _ => false,
         };
-        self.terms.writer_preference.filter(|_| counts)
+        let preference = self.terms.writer_preference.filter(|_| counts)?;
+        Some(timing::mark(preference, recheck))
+    }
+
+    /// The longest time between two of its tries. A writer renews its mark before that ends.
+    pub(super) fn recheck(&self, recheck: Duration) -> Duration {
+        let preference = self.terms.writer_preference.filter(|_| self.marked);
+        preference.map_or(recheck, |time| recheck.min(timing::mark(time, recheck) / 2))
     }
 
     /// The operation that its next try sends.
-    pub(super) fn next_try(&mut self, now: Moment) -> Op {
+    pub(super) fn next_try(&mut self, now: Moment, recheck: Duration) -> Op {
         self.retry = None;
-        let mark = self.mark(now);
+        let mark = self.mark(now, recheck);
         self.marked |= mark.is_some() && self.form.kind == Kind::Write;
         self.handed = false;
         // The deadline of a try was for the wait before its call.

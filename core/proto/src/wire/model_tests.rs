@@ -234,7 +234,11 @@ impl Both {
     fn ends(&self) -> Vec<u64> {
         let locks = self.model.held().map(|(_, lock)| lock.until_ms());
         let hashes = self.model.shared.values().map(|shared| shared.until_ms);
-        let marks = self.model.marks.values().map(|mark| mark.until_ms);
+        let marks = self
+            .model
+            .marks
+            .values()
+            .flat_map(|mark| mark.values().copied());
         locks.chain(hashes).chain(marks).collect()
     }
 
@@ -535,15 +539,15 @@ impl Both {
         }
     }
 
-    /// The same writer waits, if one does, and for as long.
+    /// The same writers wait, and for as long. The mark ends no earlier than the last of them.
     fn compare_mark(&mut self, name: &Name) {
         let key = writer_mark_key(name);
         let clock = self.clock();
         if self.is_edge_at(clock) {
             return;
         }
-        let (owner, ttl): (Option<String>, i64) = redis::pipe()
-            .get(&key)
+        let (real, ttl): (Vec<(String, u64)>, i64) = redis::pipe()
+            .zrangebyscore_withscores(&key, clock, "+inf")
             .pttl(&key)
             .query(&mut self.look)
             .unwrap();
@@ -551,16 +555,23 @@ impl Both {
         if self.is_edge_at(late) || late - clock > EDGE_MS {
             return;
         }
-        let mark = self.model.mark(name);
-        let expected = mark.map(|mark| field_of(mark.owner) + ":write");
-        assert_eq!(owner, expected, "the mark of {name}");
-        let left = mark.map_or(-2, |mark| {
-            i64::try_from(mark.until_ms - self.model.now_ms()).unwrap()
-        });
+        let real: BTreeMap<String, u64> = real.into_iter().collect();
+        let named = |(owner, end_ms)| (field_of(owner) + ":write", end_ms);
+        let expected: BTreeMap<String, u64> = self.model.marked(name).map(named).collect();
         assert!(
-            left.abs_diff(ttl) <= EDGE_MS * 2,
-            "the mark of {name} lives {ttl} ms, in the model {left}"
+            real.keys().eq(expected.keys()),
+            "the mark of {name}: {real:?}, in the model {expected:?}"
         );
+        for (owner, end_ms) in &expected {
+            let off = end_ms.abs_diff(real[owner]);
+            assert!(off <= EDGE_MS * 2, "{owner} waits {off} ms longer or less");
+        }
+        let last = self
+            .model
+            .marked_until(name)
+            .map_or(0, |end_ms| end_ms - late);
+        let is_long_enough = |ttl: u64| ttl + EDGE_MS * 2 >= last;
+        assert!(last == 0 || u64::try_from(ttl).is_ok_and(is_long_enough));
     }
 
     /// The lease that an adaptive lock has learnt.

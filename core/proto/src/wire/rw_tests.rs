@@ -489,7 +489,7 @@ fn the_release_of_a_lost_reader_leaves_nothing_for_the_server_to_track() {
 #[test]
 fn the_documented_commands_are_enough_for_both_sides() {
     let mut live = Live::as_user(&format!(
-        "~orders ~{{orders}}:*:rwlock_timeout:* ~{{orders}}:redlatch:writer ~redisson_lock_token:* resetchannels &redisson_rwlock:* {COMMANDS} +getex"
+        "~orders ~{{orders}}:*:rwlock_timeout:* ~{{orders}}:redlatch:writer ~redisson_lock_token:* resetchannels &redisson_rwlock:* {COMMANDS} +zadd +zrem +zrange"
     ));
     let mine = renew(&["orders"], LEASE * 2);
     assert!(is_acquired(&live.run(&writer(&acquire(1), 1))));
@@ -674,6 +674,11 @@ fn a_reader_is_told_by_a_key_of_its_own_that_others_have_ended_it() {
 const MARK: &str = "{orders}:redlatch:writer";
 const MOST: Duration = Duration::from_secs(2);
 
+/// The writers that the mark names, the one with the nearest deadline first.
+fn marked(live: &mut Live) -> Vec<String> {
+    live.look.zrange(MARK, 0, -1).unwrap()
+}
+
 #[test]
 fn new_readers_stand_back_for_a_writer_that_waits() {
     let mut live = Live::new();
@@ -681,10 +686,7 @@ fn new_readers_stand_back_for_a_writer_that_waits() {
     assert!(is_busy(
         &live.run_as(V, &regarding(&writer(&acquire(1), 2), MOST))
     ));
-    assert_eq!(
-        live.look.get::<_, String>(MARK).unwrap(),
-        format!("{V}:2:write")
-    );
+    assert_eq!(marked(&mut live), [format!("{V}:2:write")]);
     assert!(is_near(live.pttl(MARK), MOST));
     let new = regarding(&reader(&acquire(1), 3), MOST);
     let Reply::Busy { ttl: Some(left) } = live.run(&new) else {
@@ -721,9 +723,107 @@ fn a_mark_ends_by_itself() {
     let new = regarding(&reader(&acquire(1), 3), MOST);
     assert!(is_busy(&live.run(&new)));
     // Its client has died, and time goes on.
-    live.cmd::<i64>("PEXPIRE", &[MARK, "1"]);
-    while live.look.exists::<_, bool>(MARK).unwrap() {}
+    let last = live.look.zadd(MARK, format!("{U}:2:write"), 1);
+    assert_eq!(last, Ok(0));
     assert!(is_acquired(&live.run(&new)));
+}
+
+#[test]
+fn each_writer_has_a_mark_of_its_own() {
+    let mut live = Live::new();
+    let (long, short) = (MOST, MOST / 2);
+    let mut subscriber = live.connect();
+    let mut messages = subscriber.as_pubsub();
+    messages.subscribe("redisson_rwlock:{orders}").unwrap();
+    live.run(&reader(&acquire(1), 1));
+    let new = regarding(&reader(&acquire(1), 9), MOST);
+    let left = |live: &mut Live| match live.run(&new) {
+        Reply::Busy { ttl: Some(left) } => left,
+        other => panic!("it came in: {other:?}"),
+    };
+    assert!(is_busy(
+        &live.run(&regarding(&writer(&acquire(1), 2), long))
+    ));
+    // A shorter one that comes later does not shorten the time, and takes only its own away.
+    let second = regarding(&writer(&acquire(1), 3), short);
+    assert!(is_busy(&live.run_as(V, &second)));
+    assert!(left(&mut live) > short);
+    live.run_as(V, &giving_up(3));
+    assert!(left(&mut live) > short);
+    assert_eq!(marked(&mut live), [format!("{U}:2:write")]);
+    // So does a grant, and the mark ends with the last that it names.
+    assert!(is_busy(&live.run_as(V, &second)));
+    live.run(&reader(&release(0), 1));
+    assert!(is_acquired(
+        &live.run(&regarding(&writer(&acquire(1), 2), long))
+    ));
+    assert_eq!(marked(&mut live), [format!("{V}:3:write")]);
+    assert_eq!(live.run(&writer(&release(0), 2)), Reply::Released(1));
+    assert!(left(&mut live) <= short);
+    assert!(is_near(live.pttl(MARK), short));
+    live.run_as(V, &giving_up(3));
+    let _: i64 = live
+        .look
+        .publish("redisson_rwlock:{orders}", "end")
+        .unwrap();
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|last| last != "end") {
+        let message = messages.get_message().unwrap();
+        heard.push(message.get_payload::<String>().unwrap());
+    }
+    // Each release of the lock, and the last writer that gave up.
+    assert_eq!(heard, ["0", "1", "1", "end"]);
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn a_writer_that_has_died_keeps_no_place_in_the_mark() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    for owner in 2..5 {
+        live.run(&regarding(&writer(&acquire(1), owner), MOST));
+    }
+    // Time goes on for two of them.
+    for owner in 2..4 {
+        let member = format!("{U}:{owner}:write");
+        let _: i64 = live.look.zadd(MARK, member, owner).unwrap();
+    }
+    for _ in 0..2 {
+        live.run(&regarding(&writer(&acquire(1), 4), MOST));
+    }
+    assert_eq!(marked(&mut live), [format!("{U}:4:write")]);
+    // Those that are over keep nobody back, whatever time the key has.
+    let _: i64 = live.look.zadd(MARK, format!("{U}:4:write"), 4).unwrap();
+    assert!(is_acquired(
+        &live.run(&regarding(&reader(&acquire(1), 9), MOST))
+    ));
+    assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+}
+
+#[test]
+fn a_full_server_admits_no_new_reader_that_regards_a_mark() {
+    let mut live = Live::new();
+    live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
+    live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
+    for op in [
+        reader(&acquire(1), 1),
+        regarding(&reader(&acquire(1), 2), MOST),
+    ] {
+        let (error, _) = live.try_as(U, &op, u64::MAX).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Server, "{error}");
+    }
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn a_user_who_may_not_mark_is_told() {
+    let mut live = Live::as_user(&format!("~* &* {COMMANDS}"));
+    live.run(&reader(&acquire(1), 1));
+    for op in [regarding(&writer(&acquire(1), 2), MOST), giving_up(2)] {
+        let (error, _) = live.try_as(U, &op, u64::MAX).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+    assert_eq!(live.holds("orders"), "U:1=1 mode=read");
 }
 
 #[test]
@@ -736,10 +836,7 @@ fn a_writer_takes_away_its_own_mark_and_tells_readers() {
     live.run(&regarding(&writer(&acquire(1), 2), MOST));
     let gone = Reply::Gone(LostReason::Stolen);
     assert_eq!(live.run(&giving_up(9)), gone, "another one");
-    assert_eq!(
-        live.look.get::<_, String>(MARK).unwrap(),
-        format!("{U}:2:write")
-    );
+    assert_eq!(marked(&mut live), [format!("{U}:2:write")]);
     assert_eq!(
         live.run(&writer(&release(0), 2)),
         gone,

@@ -192,13 +192,14 @@ scripts! {
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 15] = [
+const SHARED: [(&str, &str); 16] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
     ("holder", lua!("holder")),
     ("readers", lua!("readers")),
     ("timeouts", lua!("timeouts")),
+    ("marked", lua!("marked")),
     ("permit_ids", lua!("permit_ids")),
     ("permit_keys", lua!("permit_keys")),
     ("counter", lua!("counter")),

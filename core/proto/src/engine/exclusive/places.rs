@@ -48,7 +48,8 @@ impl Engine {
             }
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
-        let (op, limit) = (waiter.next_try(self.cx.now), waiter.limit());
+        let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
+        let limit = waiter.limit();
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         self.leave_as(id, left);

@@ -4,7 +4,7 @@
 use super::*;
 
 /// How long readers stand back.
-const MOST: Duration = Duration::from_millis(800);
+const MOST: Duration = Duration::from_secs(1);
 const READ: Terms = Terms {
     kind: Kind::Read,
     writer_preference: Some(MOST),
@@ -87,12 +87,12 @@ fn without_the_option_nothing_regards_a_mark() {
 fn a_writer_that_gives_up_takes_its_mark_away() {
     let mut rig = Rig::new();
     for by_time in [false, true] {
-        let wait = by_time.then_some(secs(2));
+        let wait = by_time.then_some(ms(400));
         let writer = rig.acquire_with("n", OwnerKey::Once, wait, WRITE);
         let sent = rig.sent();
         rig.busy(&sent, secs(30));
         if by_time {
-            rig.pass(secs(2));
+            rig.pass(ms(400));
             assert_eq!(rig.failed(writer), ErrorKind::Timeout);
         } else {
             rig.cancel(writer);
@@ -122,6 +122,47 @@ fn a_mark_that_comes_late_is_taken_away_again() {
     let again = rig.sent();
     assert_eq!(unmarked(&again), unmarked(&release));
     rig.reply(&again, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_writer_renews_its_mark_before_it_ends() {
+    let lives = [
+        (ms(20), tuning::MARK_LEAST),
+        (secs(4), secs(4)),
+        (secs(60), RECHECK * tuning::MARK_RECHECKS),
+    ];
+    for (preference, life) in lives {
+        let mut rig = Rig::new();
+        let terms = Terms {
+            writer_preference: Some(preference),
+            ..WRITE
+        };
+        let (_, sent) = rig.refused_side(terms, secs(30));
+        assert_eq!(mark_of(&sent), Some(life));
+        rig.pass(life * 6 / 10);
+        assert_eq!(mark_of(&rig.sent()), Some(life));
+    }
+}
+
+#[test]
+fn a_writer_takes_away_the_mark_of_the_connection_before() {
+    let mut rig = Rig::offline();
+    rig.input(Input::Identity(1));
+    rig.input(Input::Up(0));
+    let (writer, sent) = rig.refused_side(WRITE, secs(30));
+    rig.input(down());
+    rig.input(Input::Identity(2));
+    rig.input(Input::Up(0));
+    let all = rig.all_sent();
+    let releases = |sent: &&Sent| matches!(sent.op, Op::Release { .. });
+    let (given_up, again): (Vec<&Sent>, Vec<&Sent>) = all.iter().partition(releases);
+    assert_eq!((given_up.len(), again.len()), (1, 1), "{all:?}");
+    assert_eq!(unmarked(given_up[0]), Some(sent.acquire().0));
+    rig.reply(given_up[0], Reply::Gone(LostReason::Stolen));
+    rig.grant(again[0]);
+    let held = rig.granted(writer);
+    rig.free(&held);
     rig.nothing_left();
 }
 
@@ -156,6 +197,71 @@ fn a_reader_that_was_refused_asks_again_when_the_mark_ends() {
     let again = rig.sent();
     rig.grant(&again);
     rig.granted(reader);
+}
+
+#[test]
+fn a_reader_that_stands_back_keeps_no_other_reader_back() {
+    let mut rig = Rig::new();
+    let patient = Terms {
+        writer_preference: Some(secs(60)),
+        ..READ
+    };
+    let (last, _) = rig.refused_side(patient, secs(9));
+    let plain = Terms {
+        writer_preference: None,
+        ..READ
+    };
+    let first = rig.wants_side(plain);
+    let sent = rig.sent();
+    assert_eq!(mark_of(&sent), None);
+    rig.grant(&sent);
+    let reads = rig.granted(first);
+    let sent = rig.sent();
+    assert!(mark_of(&sent).is_some());
+    // This one comes while that call is under way.
+    let second = rig.wants_side(READ);
+    let beside = rig.sent();
+    rig.busy(&beside, secs(9));
+    rig.busy(&sent, secs(9));
+    // It is the head now. The other asks beside it, as this client reads.
+    let sent = rig.all_sent();
+    assert_eq!(mark_of(&sent[0]), Some(MOST));
+    sent.iter().for_each(|sent| rig.busy(sent, secs(9)));
+    rig.pass(MOST);
+    let sent = rig.sent();
+    assert_eq!(mark_of(&sent), None, "its time is over");
+    rig.grant(&sent);
+    let also = rig.granted(second);
+    // The first to come has its turn when the mark ends.
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let held = [reads, also, rig.granted(last)];
+    held.iter().for_each(|held| rig.free(held));
+    rig.nothing_left();
+}
+
+#[test]
+fn readers_that_have_stood_back_come_in_together() {
+    let mut rig = Rig::new();
+    let plain = Terms {
+        writer_preference: None,
+        ..READ
+    };
+    let _held = rig.hold_with("n", OwnerKey::Once, plain);
+    let readers = [(); 4].map(|()| rig.wants_side(READ));
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), readers.len());
+    sent.iter().for_each(|sent| rig.busy(sent, secs(9)));
+    rig.input(Input::Subscribed("n".into()));
+    let again = rig.sent();
+    rig.busy(&again, secs(9));
+    rig.pass(MOST);
+    let head = rig.sent();
+    rig.grant(&head);
+    let others = rig.all_sent();
+    assert_eq!(others.len(), readers.len() - 1);
+    others.iter().for_each(|sent| rig.grant(sent));
+    readers.map(|reader| rig.granted(reader));
 }
 
 #[test]
@@ -399,6 +505,8 @@ mod crowd {
             crowd.run();
             let [reads, writes] = crowd.longest;
             assert!(reads < MOST + 10 * WRITES, "{reads:?} {writes:?}");
+            // While the readers have their turn, no other writer may open it once more.
+            assert!(writes < MOST, "{writes:?}");
             assert!(crowd.written > 100, "{} writes", crowd.written);
         }
     }

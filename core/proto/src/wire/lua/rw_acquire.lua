@@ -2,8 +2,8 @@
 -- max(remaining, lease). A reader's count is always 1 here: it counts its levels in its own process.
 -- The hash has the field `mode` (read or write) and a field for each owner, with its count. A reader has a key
 -- of its own, which keeps its time: the hash lives for as long as the longest of all.
--- With the option writer_preference a third key is the mark of writers that wait: a new reader stands back while it
--- is there, and a grant to a writer ends it. Redisson does not know it.
+-- With the option writer_preference a third key is the mark of writers that wait, each with its deadline: a new
+-- reader stands back until the last of these, and a grant to a writer ends its own. Redisson does not know it.
 -- KEYS   lock, for a reader its time-out key; for a writer the fencing counter when a token is wanted;
 --        the mark of waiting writers, if that counts
 -- ARGV   owner, lease ms, not-after ms + lease ms,
@@ -40,13 +40,18 @@ local barred = not held and mode == 'write' and not fields[3]
 --# write
 local barred = not held and mode
 --# write-mark
--- A full server denies it: then readers do not stand back.
-if barred then redis.pcall('SET', KEYS[#KEYS], owner, 'PX', ARGV[5]) end
---# read-mark
--- GETEX is a write to the server. It would track a key that is read and not there, and never forget it.
-if not held and not barred and type(redis.pcall('GETEX', KEYS[3])) == 'string' then
-  local left = redis.call('PTTL', KEYS[3])
-  if left > 0 then return {now, BUSY, left} end
+local mark = KEYS[#KEYS]
+if barred then
+  local set = redis.pcall('ZADD', mark, string.format('%.0f', now + ARGV[5]), owner)
+  if type(set) == 'number' then
+    -- Nobody else takes away what a writer left that has died.
+    local first = redis.call('ZRANGE', mark, 0, 0, 'WITHSCORES')
+    if tonumber(first[2]) <= now then redis.call('ZREM', mark, first[1]) end
+--@ marked
+  -- A full server denies it: then readers do not stand back.
+  elseif not string.find(set.err, 'OOM', 1, true) then
+    return set
+  end
 end
 --# all
 if barred or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
@@ -59,6 +64,16 @@ if count > 1 then fencing = nil end
 local plain = not held
 -- Each of these may be refused. The keys that they leave have an expiry.
 if redis.call('PTTL', timeout) < lease then redis.call('SET', timeout, 1, 'PX', ARGV[2]) end
+--# read-mark
+-- The look is a write. A full server denies nothing after the first write of a script, so that has to be the SET.
+if not held then
+  local mark = KEYS[3]
+--@ marked
+  if left > 0 then
+    redis.call('DEL', timeout)
+    return {now, BUSY, left}
+  end
+end
 --# all
 if not mode then
 --# read
@@ -88,7 +103,7 @@ if not mode or redis.call('PTTL', lock) < lease then
   end
 end
 --# write-mark
-redis.call('DEL', KEYS[#KEYS])
+redis.call('ZREM', mark, owner)
 --# all
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 local ttl = redis.call('PTTL', lock)

@@ -10,10 +10,14 @@ local freed = redis.pcall('HDEL', lock, owner)
 local own = freed == 1 and redis.call('PTTL', KEYS[2])
 redis.call('DEL', KEYS[2])
 --# write-mark
--- It waits no longer. Readers that stood back for it may come.
-if redis.pcall('GETEX', KEYS[2]) == owner then -- as in acquire
-  redis.call('DEL', KEYS[2])
-  for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '1') end
+-- It waits no longer. If no other does, the readers that stood back may come.
+local mark = KEYS[2]
+if redis.call('ZREM', mark, owner) == 1 then
+--@ clock
+--@ marked
+  if left <= 0 then
+    for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '1') end
+  end
 end
 --# all
 if freed ~= 1 then

@@ -195,7 +195,7 @@ impl Caller {
             0
         };
         let is_side = matches!(kind, Kind::Read | Kind::Write);
-        let preference = Duration::from_millis(random.pick(&[20, 200, 1500]));
+        let preference = Duration::from_millis(random.pick(&[20, 200, 1500, 60_000]));
         let writer_preference = (is_side && random.chance(500)).then_some(preference);
         let has_token = kind == Kind::Simple && random.chance(300);
         let token = has_token.then(|| self.next_token(random, next));

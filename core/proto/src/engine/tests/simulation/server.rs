@@ -116,12 +116,8 @@ impl Lock {
     }
 }
 
-/// A writer notes that it waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    pub owner: (Uuid, OwnerId),
-    pub until_ms: u64,
-}
+/// The writers of a lock that have noted that they wait, each until a time in ms.
+pub type Mark = BTreeMap<(Uuid, OwnerId), u64>;
 
 /// The data that a replica keeps in a fail-over.
 #[derive(Debug, Clone, Default)]
@@ -643,9 +639,9 @@ impl Server {
                 ..
             } if is_read_write(form.kind) => {
                 let (me, reads) = (Some((origin.uuid, *owner)), form.kind == Kind::Read);
-                let is_own = self.mark(name).is_some_and(|mark| Some(mark.owner) == me);
-                if *unmark && is_own {
-                    self.marks.remove(name);
+                let mark = self.marks.get_mut(name).filter(|_| *unmark);
+                let was_there = mark.is_some_and(|mark| mark.remove(&me.unwrap()).is_some());
+                if was_there && self.marked_until(name).is_none() {
                     self.publish(Topic::ReadWrite, name);
                 }
                 if *remaining > 0 {
@@ -1026,22 +1022,22 @@ impl Server {
         if let Some(shared) = shared.filter(|shared| !held && is_barred(shared)) {
             let left = Duration::from_millis(shared.until_ms.saturating_sub(now_ms));
             if let Some(time) = mark.filter(|_| !reads) {
-                let until_ms = now_ms + millis(time);
-                let mark = Mark {
-                    owner: me,
-                    until_ms,
-                };
-                self.marks.insert(name.clone(), mark);
+                let mark = self.marks.entry(name.clone()).or_default();
+                mark.insert(me, now_ms + millis(time));
             }
             return Reply::Busy { ttl: Some(left) };
         }
         let stands_back = reads && !held && mark.is_some();
-        if let Some(mark) = self.mark(name).filter(|_| stands_back) {
-            let left = Duration::from_millis(mark.until_ms - now_ms);
+        if let Some(end_ms) = self.marked_until(name).filter(|_| stands_back) {
+            let left = Duration::from_millis(end_ms - now_ms);
             return Reply::Busy { ttl: Some(left) };
         }
-        if !reads && mark.is_some() {
-            self.marks.remove(name);
+        if let Some(waiting) = self
+            .marks
+            .get_mut(name)
+            .filter(|_| !reads && mark.is_some())
+        {
+            waiting.remove(&me);
         }
         let drawn = (!held && fencing && !reads).then(|| self.draw_token(name));
         let shared = self.shared.entry(name.clone()).or_default();
@@ -1062,10 +1058,17 @@ impl Server {
         Reply::Acquired { ttl, token }
     }
 
-    /// The mark of a writer that waits.
-    pub fn mark(&self, name: &Name) -> Option<Mark> {
-        let mark = self.marks.get(name).copied();
-        mark.filter(|mark| mark.until_ms > self.now_ms())
+    /// The writers that have noted that they wait, and until when that counts.
+    pub fn marked(&self, name: &Name) -> impl Iterator<Item = ((Uuid, OwnerId), u64)> {
+        let all = self.marks.get(name).into_iter().flatten();
+        let now_ms = self.now_ms();
+        all.map(|(owner, end_ms)| (*owner, *end_ms))
+            .filter(move |(_, end_ms)| *end_ms > now_ms)
+    }
+
+    /// Until when new readers stand back.
+    pub fn marked_until(&self, name: &Name) -> Option<u64> {
+        self.marked(name).map(|(_, end_ms)| end_ms).max()
     }
 
     /// All others lose the lock. The thief has it already if this is another copy.

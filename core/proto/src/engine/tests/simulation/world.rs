@@ -3015,20 +3015,24 @@ impl World {
     /// No mark stays of a writer that does not wait any more.
     fn check_marks(&mut self) {
         let mut wrong = None;
-        for name in self.server.marks.keys() {
-            let Some(mark) = self.server.mark(name) else {
-                continue;
-            };
-            let (uuid, owner) = mark.owner;
+        let marks = self.server.marks.keys();
+        let marks = marks.flat_map(|name| {
+            let owners = self.server.marked(name);
+            owners.map(move |(owner, end_ms)| (name, owner, end_ms))
+        });
+        for (name, me, end_ms) in marks {
+            let (uuid, owner) = me;
             let lives = |client: &&Client| client.uuid == uuid && !client.has_left(name);
             let client = self.clients.iter().find(lives);
-            let excused = self.has_jumped || self.is_excused(mark.owner);
+            let excused = self.has_jumped || self.is_excused(me);
             if client.is_none_or(|client| client.engine.wants(owner)) || excused {
                 continue;
             }
-            let since = *self.ghosts.entry(mark.owner).or_insert(self.time);
+            let since = *self.ghosts.entry(me).or_insert(self.time);
             if self.time > self.disturbed.max(since) + allowed(GHOST, name) {
-                wrong = Some(format!("{name}: {mark:?} stays since {since}"));
+                wrong = Some(format!(
+                    "{name}: the mark of {me:?} until {end_ms} stays since {since}"
+                ));
             }
         }
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
@@ -3059,7 +3063,7 @@ impl World {
                     let end = client.stand_back.get(&id).filter(|_| kind == Kind::Read);
                     let stands_back = end.is_some_and(|end| *end > now);
                     of_other
-                        || stands_back && self.server.mark(name).is_some()
+                        || stands_back && self.server.marked_until(name).is_some()
                         || self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
                 };
