@@ -243,8 +243,8 @@ async def test_cancelled_readers_leave_nothing(name: str, look: redis.Redis) -> 
 def test_new_readers_stand_back_for_a_writer_of_another_client(
     client: redlatch.Client, other: redlatch.Client, name: str, look: redis.Redis
 ) -> None:
-    here = client.rw_lock(name, writer_preference=3600)
-    there = other.rw_lock(name, writer_preference=3600)
+    here = client.rw_lock(name, writer_preference=60)
+    there = other.rw_lock(name, writer_preference=60)
     mark = f"{{{name}}}:redlatch:writer"
 
     def read_once(lock: redlatch.RwLock) -> bool:
@@ -275,10 +275,12 @@ def test_new_readers_stand_back_for_a_writer_of_another_client(
 async def test_a_writer_of_asyncio_that_is_cancelled_lets_readers_in(name: str, look: redis.Redis) -> None:
     mark = f"{{{name}}}:redlatch:writer"
     async with aio.Client() as client, aio.Client() as other, aio.Client() as third:
-        first, there, here = (one.rw_lock(name, writer_preference=3600) for one in (client, other, third))
+        first, there, here = (one.rw_lock(name, writer_preference=60) for one in (client, other, third))
         async with first.read:
             writing = asyncio.create_task(there.write.acquire())
             await soon(lambda: look.exists(mark) == 1, "the writer waits")
+            # The server refuses a reader, not only its client.
+            assert not await here.read.acquire(blocking=False)
             reading = asyncio.create_task(here.read.acquire())
             await soon(lambda: third.stats()["waiting"] == 1, "the reader waits")
             writing.cancel()

@@ -2,7 +2,6 @@
 #include "redis.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 static void sides_of(redlatch_client *client, const char *name, redlatch_lock **read, redlatch_lock **write)
 {
@@ -109,7 +108,7 @@ static void *write_once(void *lock)
 static void new_readers_stand_back_for_a_writer_of_another_client(void)
 {
     redlatch_client *client = open_client(), *other = open_client();
-    redlatch_options *options = options_of("writer_preference", "1h");
+    redlatch_options *options = options_of("writer_preference", "60s");
     redlatch_lock *read, *write, *their_read, *their_write, *plain_read, *plain_write;
     pthread_t writer;
 
@@ -118,8 +117,7 @@ static void new_readers_stand_back_for_a_writer_of_another_client(void)
     sides_of(client, "c:rw:prefer", &plain_read, &plain_write);
     CHECK_OK(try_acquire(read, 1));
     CHECK(pthread_create(&writer, NULL, write_once, their_write) == 0);
-    while (!exists("{c:rw:prefer}:redlatch:writer"))
-        sched_yield();
+    EVENTUALLY(exists("{c:rw:prefer}:redlatch:writer"));
     CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(read, 3));
     CHECK_OK(try_acquire(plain_read, 4));
     CHECK_OK(redlatch_lock_release(plain_read, 4));

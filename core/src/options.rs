@@ -309,7 +309,7 @@ options! {
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
-        writer_preference(Duration): Duration = Duration::ZERO, "0 ms", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
+        writer_preference(Duration): Duration = Duration::ZERO, "0 ms", "a time from 0 ms to 60 s", time(Duration::ZERO, secs(60)),
             "Read-write lock: for how long new readers stand back for a writer that waits, in all clients that have this option. 0: not at all.";
         limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", count(0, LIMIT_MOST),
             "How many permits a semaphore gets, if it has none yet.";
@@ -639,7 +639,7 @@ impl LockOptions {
     }
 
     /// Checks what only some kinds of lock have. `own`: the client's defaults, which may have options
-    /// for its read-write locks.
+    /// for its read-write locks. So an option with the client's own value is no mistake anywhere.
     pub(crate) fn validate_kind(&self, own: &LockOptions) -> Result<()> {
         if self.kind == Kind::Multi {
             let text = "kind is \"multi\", which is made of locks; make it by multi_lock";

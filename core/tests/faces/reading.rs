@@ -238,7 +238,7 @@ fn preferring(client: &Client, most: Duration) -> RwLock {
 async fn new_readers_stand_back_for_a_writer_of_another_client() {
     let mut world = World::new().await;
     let (here, there) = (without_recheck(&world).await, without_recheck(&world).await);
-    let most = Duration::from_secs(3600);
+    let most = Duration::from_secs(60);
     let (lock, other) = (preferring(&here, most), preferring(&there, most));
     let first = lock.read().acquire().await.unwrap();
     let writing = tokio::spawn(other.write().acquire());
@@ -275,7 +275,7 @@ async fn a_reader_stands_back_for_a_bounded_time() {
     let lock = preferring(&here, ms(300));
     let first = lock.read().acquire().await.unwrap();
     let writing = tokio::spawn(
-        preferring(&there, Duration::from_secs(3600))
+        preferring(&there, Duration::from_secs(60))
             .write()
             .acquire(),
     );
