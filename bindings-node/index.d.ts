@@ -53,6 +53,11 @@ export interface LockDefaults {
    * Default: false.
    */
   linger?: boolean | null
+  /**
+   * Read-write lock: for how long new readers stand back for a writer that waits, in all clients that have this option. 0: not at all.
+   * Default: 0 ms.
+   */
+  writerPreference?: Time | null
 }
 
 /** Which protocol a client speaks with its server. */
@@ -193,7 +198,7 @@ export interface AcquireOptions extends TryOptions {
 }
 
 /** Options of a semaphore. */
-export interface SemaphoreOptions extends Omit<LockDefaults, 'kind' | 'reentrant' | 'fencing' | 'fencingExpires'> {
+export interface SemaphoreOptions extends Omit<LockDefaults, 'kind' | 'reentrant' | 'fencing' | 'fencingExpires' | 'writerPreference'> {
   /** How many permits a semaphore gets, if it has none yet. Default: 0: others set it. */
   limit?: number | null
   /**

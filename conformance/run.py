@@ -166,7 +166,8 @@ class Play:
             "cluster_pubsub": "both" if self.mixed else "auto",
         }
         request |= self.row.kinds[actor].options
-        request |= {"recheck_ms": self.scenario["recheck_ms"]} if "recheck_ms" in self.scenario else {}
+        times = ("recheck_ms", "preference_ms")
+        request |= {field: self.scenario[field] for field in times if field in self.scenario}
         if private:
             request["private"] = True
         reply = driver.ask(op="open", client=self.client(actor), **request)[1].result(PATIENCE)

@@ -140,3 +140,32 @@ test('options are for both sides, and tokens for the writer', async () => {
   assert.throws(() => context.client.rwLock(''), InvalidArgumentError)
   assert.throws(() => context.client.lock(name, { kind: 'read', fencing: true }), /draws no token/)
 })
+
+test('new readers stand back for a writer of another client', async () => {
+  const other = new Client(context.url)
+  const name = freshName()
+  const options = { writerPreference: '60s' }
+  const [here, there] = [context.client.rwLock(name, options), other.rwLock(name, options)]
+  const reader = await here.read.acquire()
+  const giveUp = new AbortController()
+  const waiting = there.write.acquire({ signal: giveUp.signal })
+  await until(async () => {
+    const beside = await here.read.tryAcquire()
+    await beside?.release()
+    return beside === null
+  })
+  // Programs without the option read as before.
+  const beside = await context.client.rwLock(name).read.tryAcquire()
+  await beside.release()
+  const reading = here.read.acquire()
+  giveUp.abort()
+  await assert.rejects(waiting, { name: 'AbortError' })
+  await (await reading).release()
+
+  const writing = there.write.acquire()
+  await reader.release()
+  await (await writing).release()
+  await (await here.read.acquire()).release()
+  assert.throws(() => context.client.lock(name, { writerPreference: 1000 }), InvalidArgumentError)
+  await other.close()
+})

@@ -238,3 +238,51 @@ async def test_cancelled_readers_leave_nothing(name: str, look: redis.Redis) -> 
         await soon(lambda: look.hlen(name) == 6)
         assert len(look.keys(f"*{name}*rwlock_timeout*")) == 5
     assert not look.keys(f"*{name}*")
+
+
+def test_new_readers_stand_back_for_a_writer_of_another_client(
+    client: redlatch.Client, other: redlatch.Client, name: str, look: redis.Redis
+) -> None:
+    here = client.rw_lock(name, writer_preference=60)
+    there = other.rw_lock(name, writer_preference=60)
+    mark = f"{{{name}}}:redlatch:writer"
+
+    def read_once(lock: redlatch.RwLock) -> bool:
+        got = lock.read.acquire(False)
+        lock.read.release()
+        return got
+
+    with ThreadPoolExecutor(1) as pool:
+        with here.read:
+            writing = pool.submit(there.write.acquire)
+            eventually(lambda: look.exists(mark) == 1, "the writer waits")
+            assert in_thread(here.read.acquire, False) is False
+            # The same flow reads already, and programs without the option read as before.
+            assert here.read.acquire(False)
+            here.read.release()
+            assert in_thread(read_once, client.rw_lock(name)) is True
+        assert writing.result(LIMIT) is True
+        assert look.exists(mark) == 0
+        pool.submit(there.write.release).result(LIMIT)
+    with here.read:
+        pass
+    with pytest.raises(
+        redlatch.InvalidArgumentError, match="writer_preference is 1s, but a lock of the kind reentrant"
+    ):
+        client.lock(name, writer_preference=1)
+
+
+async def test_a_writer_of_asyncio_that_is_cancelled_lets_readers_in(name: str, look: redis.Redis) -> None:
+    mark = f"{{{name}}}:redlatch:writer"
+    async with aio.Client() as client, aio.Client() as other, aio.Client() as third:
+        first, there, here = (one.rw_lock(name, writer_preference=60) for one in (client, other, third))
+        async with first.read:
+            writing = asyncio.create_task(there.write.acquire())
+            await soon(lambda: look.exists(mark) == 1, "the writer waits")
+            # The server refuses a reader, not only its client.
+            assert not await here.read.acquire(blocking=False)
+            reading = asyncio.create_task(here.read.acquire())
+            await soon(lambda: third.stats()["waiting"] == 1, "the reader waits")
+            writing.cancel()
+            assert await asyncio.wait_for(reading, LIMIT)
+        assert look.exists(mark) == 0

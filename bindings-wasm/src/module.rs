@@ -407,7 +407,7 @@ impl Module {
             let mut options = (*known.locks).clone();
             given.each_option(|name, value| options.set_spelled(spelling, name, value))?;
             options.validate()?;
-            options.validate_kind()?;
+            options.validate_kind(&known.locks)?;
             Rc::new(options)
         };
         lock_name(&options, name)?;

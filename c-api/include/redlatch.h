@@ -263,6 +263,10 @@ enum {
  *     The lock outlives the client and the program: only a release or its lease ends it. For a job once an
  *     hour, say.
  *
+ * writer_preference: a time from 0 ms to 1 h; default: 0 ms
+ *     Read-write lock: for how long new readers stand back for a writer that waits, in all clients that
+ *     have this option. 0: not at all.
+ *
  * limit: a whole number from 0 to 2147483647; default: 0: others set it
  *     How many permits a semaphore gets, if it has none yet.
  *

@@ -1,6 +1,8 @@
 /* Both sides of a read-write lock. */
 #include "redis.h"
 
+#include <pthread.h>
+
 static void sides_of(redlatch_client *client, const char *name, redlatch_lock **read, redlatch_lock **write)
 {
     CHECK_OK(redlatch_rw_lock_new(client, name, NULL, read, write));
@@ -96,6 +98,45 @@ static void a_reader_that_asks_to_write_is_refused(void)
     close_client(client);
 }
 
+static void *write_once(void *lock)
+{
+    CHECK_OK(redlatch_lock_acquire(lock, 2, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(lock, 2));
+    return NULL;
+}
+
+static void new_readers_stand_back_for_a_writer_of_another_client(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_options *options = options_of("writer_preference", "60s");
+    redlatch_lock *read, *write, *their_read, *their_write, *plain_read, *plain_write;
+    pthread_t writer;
+
+    CHECK_OK(redlatch_rw_lock_new(client, "c:rw:prefer", options, &read, &write));
+    CHECK_OK(redlatch_rw_lock_new(other, "c:rw:prefer", options, &their_read, &their_write));
+    sides_of(client, "c:rw:prefer", &plain_read, &plain_write);
+    CHECK_OK(try_acquire(read, 1));
+    CHECK(pthread_create(&writer, NULL, write_once, their_write) == 0);
+    EVENTUALLY(exists("{c:rw:prefer}:redlatch:writer"));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(read, 3));
+    CHECK_OK(try_acquire(plain_read, 4));
+    CHECK_OK(redlatch_lock_release(plain_read, 4));
+    CHECK_OK(redlatch_lock_release(read, 1));
+    CHECK(pthread_join(writer, NULL) == 0);
+    CHECK(!exists("{c:rw:prefer}:redlatch:writer"));
+    CHECK_OK(try_acquire(read, 3));
+    CHECK_OK(redlatch_lock_release(read, 3));
+    redlatch_options_free(options);
+    redlatch_lock_free(read);
+    redlatch_lock_free(write);
+    redlatch_lock_free(their_read);
+    redlatch_lock_free(their_write);
+    redlatch_lock_free(plain_read);
+    redlatch_lock_free(plain_write);
+    close_client(client);
+    close_client(other);
+}
+
 static void bad_arguments_are_refused(void)
 {
     redlatch_client *client = open_client();
@@ -122,4 +163,4 @@ static void bad_arguments_are_refused(void)
 }
 
 MAIN(TEST(readers_are_beside_each_other_and_a_writer_is_alone), TEST(a_writer_may_read_and_keep_reading),
-     TEST(a_reader_that_asks_to_write_is_refused), TEST(bad_arguments_are_refused))
+     TEST(a_reader_that_asks_to_write_is_refused), TEST(new_readers_stand_back_for_a_writer_of_another_client), TEST(bad_arguments_are_refused))

@@ -126,7 +126,8 @@ static void handles(void)
     redlatch_lock *lock = NULL, *write = NULL;
     redlatch_options *outage = options_of("outage", "5s"), *simple = options_of("kind", "simple"),
                      *reader = options_of("kind", "read"),
-                     *limit = options_of("limit", "3"), *fencing = options_of("fencing", "true"),
+                     *limit = options_of("limit", "3"), *preference = options_of("writer_preference", "1s"),
+                     *fencing = options_of("fencing", "true"),
                      *reentrant = options_of("reentrant", "true");
     char long_name[1026];
 
@@ -141,12 +142,14 @@ static void handles(void)
     WRONG("a read-write lock with a kind", redlatch_rw_lock_new(client, "n", simple, &lock, &write));
     WRONG("a reader with fencing", redlatch_lock_new(client, "n", reader, &lock));
     WRONG("a limit of a lock", redlatch_lock_new(client, "n", limit, &lock));
+    WRONG("a preference for writers of a lock without readers", redlatch_lock_new(client, "n", preference, &lock));
     WRONG("a semaphore with fencing", redlatch_semaphore_new(client, "s", 2, fencing, &lock));
     WRONG("a semaphore that is entered again", redlatch_semaphore_new(client, "s", 2, reentrant, &lock));
     redlatch_options_free(outage);
     redlatch_options_free(simple);
     redlatch_options_free(reader);
     redlatch_options_free(limit);
+    redlatch_options_free(preference);
     redlatch_options_free(fencing);
     redlatch_options_free(reentrant);
     close_client(client);

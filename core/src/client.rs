@@ -828,7 +828,7 @@ impl ClientInner {
     /// The same options, if they can be used.
     pub(crate) fn checked(&self, options: LockOptions) -> Result<Arc<LockOptions>> {
         options.validate()?;
-        options.validate_kind()?;
+        options.validate_kind(&self.locks)?;
         if self.quorum.is_some() {
             check_for_quorum(&options)?;
         }

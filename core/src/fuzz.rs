@@ -44,6 +44,7 @@ fn ops() -> Vec<Op> {
         limit: 0,
         queues: false,
         steal: false,
+        mark: None,
     };
     let release = |remaining| Op::Release {
         name: name(),
@@ -52,6 +53,7 @@ fn ops() -> Vec<Op> {
         remaining,
         ttl,
         lesson: None,
+        unmark: false,
     };
     let renewal = || Renewal {
         name: name(),

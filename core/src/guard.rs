@@ -93,6 +93,7 @@ impl Manner {
             permits: 0,
             limit: 0,
             steal: false,
+            writer_preference: None,
         }
     }
 }

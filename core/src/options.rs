@@ -14,7 +14,7 @@ use crate::engine::{Lease, Terms};
 use crate::error::{Error, OptionFault, Piece, Result};
 use crate::owner::ReentryKey;
 use crate::url::SYNTAX;
-use crate::wire::{Fencing, Kind, Publish};
+use crate::wire::{Fencing, Kind, Publish, Side};
 
 pub use value::{OptionValue, Pem};
 use value::{Stored, likeness};
@@ -309,6 +309,8 @@ options! {
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
+        writer_preference(Duration): Duration = Duration::ZERO, "0 ms", "a time from 0 ms to 60 s", time(Duration::ZERO, secs(60)),
+            "Read-write lock: for how long new readers stand back for a writer that waits, in all clients that have this option. 0: not at all.";
         limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", count(0, LIMIT_MOST),
             "How many permits a semaphore gets, if it has none yet.";
         fair(bool): bool = false, "false", "true or false", Type::Flag,
@@ -639,8 +641,9 @@ impl LockOptions {
         }
     }
 
-    /// Checks what only some kinds of lock have.
-    pub(crate) fn validate_kind(&self) -> Result<()> {
+    /// Checks what only some kinds of lock have. `own`: the client's defaults, which may have options
+    /// for its read-write locks. So an option with the client's own value is no mistake anywhere.
+    pub(crate) fn validate_kind(&self, own: &LockOptions) -> Result<()> {
         if self.kind == Kind::Multi {
             let text = "kind is \"multi\", which is made of locks; make it by multi_lock";
             return Err(Error::invalid(text));
@@ -660,6 +663,16 @@ impl LockOptions {
         if self.kind == Kind::Semaphore && self.reentrant == Some(true) {
             let text = "reentrant is true, but each acquisition of a semaphore takes permits of its own; leave it out for the kind semaphore";
             return Err(Error::invalid(text));
+        }
+        let is_given = self.writer_preference != own.writer_preference;
+        if is_given && !self.writer_preference.is_zero() && self.kind.side() == Side::Whole {
+            let text = format!(
+                " is {:?}, but a lock of the kind {} has no writers; use a read-write lock",
+                self.writer_preference,
+                self.kind.name()
+            );
+            let text = vec![Piece::Name("writer_preference"), text.into()];
+            return Err(OptionFault::new("writer_preference", text).into());
         }
         if self.kind != Kind::Semaphore && self.limit > 0 {
             let text = format!(
@@ -717,6 +730,7 @@ impl LockOptions {
             },
             limit: u32::try_from(self.limit).unwrap_or(u32::MAX),
             steal: acquire.steal,
+            writer_preference: Some(self.writer_preference).filter(|time| !time.is_zero()),
         }
     }
 }
@@ -1051,7 +1065,7 @@ mod tests {
             "\"recheck\" is no option of a lock; it is an option of a client"
         );
         assert!(refused("x", value).ends_with(
-            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger, limit, fair"
+            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger, writer_preference, limit, fair"
         ));
         for foreign in ["ttl", "TTL", "expire", "lockTimeout"] {
             let text = refused(foreign, value);

@@ -35,6 +35,8 @@ const COUNTER_RULES: &str = "~{orders*:redlatch:* &redisson_sc:{orders* &redisso
                              +get +set +incrby +decrby";
 /// Read-write locks need these besides: the time-out key of each reader, and their channel.
 const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
+/// With `writer_preference` also the mark of a writer that waits.
+const RW_MARK: &str = "~{orders*:redlatch:writer +zadd +zrem +zrange";
 /// Commands that only newer servers know.
 const SINCE_7: &str = "+pexpiretime";
 /// Commands that nodes of a cluster must allow as well.
@@ -377,7 +379,7 @@ fn acl() -> String {
         "For locks whose names begin with `orders` (Redis 6.2 or newer):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
          {commands}\n```\n\n\
          For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
-         For read-write locks give also `{RW_KEYS}`.\n\n\
+         For read-write locks give also `{RW_KEYS}`, with `writer_preference` also `{RW_MARK}`.\n\n\
          For fair locks give also `{FAIR_RULES}`.\n\n\
          For semaphores give also `{PERMIT_RULES}`, and with the option `fair` besides `{FAIR_PERMIT_RULES}`.\n\n\
          For plain semaphores and latches give also `{COUNTER_RULES}`.\n\n\
@@ -445,6 +447,34 @@ fn kinds_with_a_prefix_need_it_in_the_rules() {
         client.close().wait().unwrap();
         assert_nothing_was_denied(&server);
     }
+}
+
+#[test]
+fn read_write_locks_need_their_rules() {
+    let server = Server::start();
+    let url = make_user(&server, &format!("{KEYS} {RW_KEYS} {RW_MARK}"));
+    let options = LockOptions::new().writer_preference(Duration::from_secs(60));
+    let clients = [(); 2].map(|()| Client::builder(&url).build().unwrap());
+    let [lock, other] = clients
+        .each_ref()
+        .map(|client| client.rw_lock_with("orders:42", options.clone()).unwrap());
+    let reader = lock.read().acquire().wait().unwrap();
+    let wait = AcquireOptions::new().wait(Duration::from_millis(50));
+    let refused = other.write().acquire_with(wait).wait();
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
+    reader.release().wait().unwrap();
+    other
+        .write()
+        .acquire()
+        .wait()
+        .unwrap()
+        .release()
+        .wait()
+        .unwrap();
+    for client in clients {
+        client.close().wait().unwrap();
+    }
+    assert_nothing_was_denied(&server);
 }
 
 #[test]

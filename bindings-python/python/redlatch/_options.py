@@ -40,6 +40,7 @@ class LockOptions(TypedDict, total=False):
     max_hold: float | None
     replicas: int | None
     linger: bool | None
+    writer_preference: float | None
     limit: int | None
     fair: bool | None
 

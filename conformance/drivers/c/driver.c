@@ -286,6 +286,7 @@ static void open_client(const struct request *request, int64_t id)
                                            {"fencing", "fencing"},
                                            {"recheck", "recheck_ms"},
                                            {"restart_delay", "restart_delay_ms"},
+                                           {"writer_preference", "preference_ms"},
                                            {"cluster_pubsub", "cluster_pubsub"},
                                            {"kind", "kind"},
                                            {"reentrant", "reentrant"}};

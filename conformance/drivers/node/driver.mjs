@@ -43,8 +43,8 @@ async function perform(request, signal) {
   if (request.op === 'hello') return hello()
   if (request.op === 'open') {
     const { watchdog_ms: watchdogLease, recheck_ms: recheck, cluster_pubsub: clusterPubsub } = request
-    const { fencing, kind, reentrant, restart_delay_ms: restartDelay } = request
-    const options = { watchdogLease, recheck, restartDelay, clusterPubsub, fencing, kind, reentrant }
+    const { restart_delay_ms: restartDelay, preference_ms: writerPreference, fencing, kind, reentrant } = request
+    const options = { watchdogLease, recheck, restartDelay, clusterPubsub, writerPreference, fencing, kind, reentrant }
     clients.set(request.client, await Client.connect(request.url, options))
     return {}
   }

@@ -46,6 +46,8 @@ def client_options(request: Job) -> dict[str, Any]:
     for name in ("recheck", "restart_delay"):
         if f"{name}_ms" in request:
             options[name] = request[f"{name}_ms"] / 1000
+    if "preference_ms" in request:
+        options["writer_preference"] = request["preference_ms"] / 1000
     same = ("fencing", "cluster_pubsub", "kind", "reentrant")
     return options | {name: request[name] for name in same if name in request}
 

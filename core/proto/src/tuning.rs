@@ -22,6 +22,13 @@ pub(crate) const HINT_DELAY: Duration = Duration::from_millis(10);
 /// A waiter tries again this long after the holder's lease should have ended.
 pub(crate) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 
+/// The mark of a writer that waits counts for this long at least: the writer renews it in half of its time.
+pub(crate) const MARK_LEAST: Duration = Duration::from_secs(1);
+
+/// The mark of a writer that waits counts for so many rechecks at most. So a writer that dies keeps
+/// readers back no longer than that.
+pub(crate) const MARK_RECHECKS: u32 = 3;
+
 /// An adaptive lock is renewed when this much of its lease remains.
 pub(crate) const ADAPTIVE_RENEWAL: Duration = Duration::from_secs(5);
 

@@ -85,6 +85,7 @@ fn acquire(text: &str) -> Op {
         limit: 0,
         queues: false,
         steal: false,
+        mark: None,
     }
 }
 
@@ -460,6 +461,7 @@ fn release(text: &str) -> Op {
         remaining: 0,
         ttl: LEASE,
         lesson: None,
+        unmark: false,
     }
 }
 
@@ -1809,6 +1811,7 @@ fn request(text: &str) -> Request {
         permits: 0,
         limit: 0,
         steal: false,
+        writer_preference: None,
     };
     Request::Acquire {
         name: name(text),

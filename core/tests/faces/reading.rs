@@ -227,3 +227,63 @@ async fn plain_locks_and_read_write_locks_refuse_each_other() {
     assert_eq!(refusal(lock.acquire()).await, ErrorKind::ForeignKind);
     guard.release().await.unwrap();
 }
+
+/// A lock whose new readers stand back for waiting writers.
+fn preferring(client: &Client, most: Duration) -> RwLock {
+    let options = LockOptions::new().writer_preference(most);
+    client.rw_lock_with("n", options).unwrap()
+}
+
+#[tokio::test]
+async fn new_readers_stand_back_for_a_writer_of_another_client() {
+    let mut world = World::new().await;
+    let (here, there) = (without_recheck(&world).await, without_recheck(&world).await);
+    let most = Duration::from_secs(60);
+    let (lock, other) = (preferring(&here, most), preferring(&there, most));
+    let first = lock.read().acquire().await.unwrap();
+    let writing = tokio::spawn(other.write().acquire());
+    let mut marked = |world: &mut World| world.command::<bool>(&["EXISTS", "{n}:redlatch:writer"]);
+    eventually("the writer waits", || marked(&mut world)).await;
+    assert!(lock.read().try_acquire().await.unwrap().is_none());
+    // Programs without the option read as before.
+    let beside = here.rw_lock("n").unwrap().read().try_acquire().await;
+    beside.unwrap().expect("a reader").release().await.unwrap();
+    let reading = tokio::spawn(lock.read().acquire());
+    eventually("the reader waits", || here.stats().waiting == 1).await;
+    first.release().await.unwrap();
+    let writer = soon("the writer", writing).await.unwrap().unwrap();
+    assert!(!marked(&mut world) && !reading.is_finished());
+    writer.release().await.unwrap();
+    let reader = soon("the reader", reading).await.unwrap().unwrap();
+
+    // A writer that gives up lets them in.
+    let writing = tokio::spawn(other.write().acquire());
+    eventually("it waits again", || marked(&mut world)).await;
+    let reading = tokio::spawn(lock.read().acquire());
+    eventually("a reader waits", || here.stats().waiting == 1).await;
+    writing.abort();
+    let second = soon("the second reader", reading).await.unwrap().unwrap();
+    reader.release().await.unwrap();
+    second.release().await.unwrap();
+    eventually("nothing is left", || world.is_clean()).await;
+}
+
+#[tokio::test]
+async fn a_reader_stands_back_for_a_bounded_time() {
+    let world = World::new().await;
+    let (here, there) = (world.another().await, world.another().await);
+    let lock = preferring(&here, ms(300));
+    let first = lock.read().acquire().await.unwrap();
+    let writing = tokio::spawn(
+        preferring(&there, Duration::from_secs(60))
+            .write()
+            .acquire(),
+    );
+    eventually("the writer waits", || there.stats().waiting == 1).await;
+    let reader = soon("the reader", lock.read().acquire()).await.unwrap();
+    assert!(!writing.is_finished() && first.is_held());
+    reader.release().await.unwrap();
+    first.release().await.unwrap();
+    let writer = soon("the writer", writing).await.unwrap().unwrap();
+    writer.release().await.unwrap();
+}

@@ -349,6 +349,14 @@ fn values(told: &mut Told, client: &Client) {
     );
     wrong!(
         told,
+        "a preference for writers of a lock without readers",
+        client.lock_with(
+            "n",
+            LockOptions::new().writer_preference(Duration::from_secs(1))
+        )
+    );
+    wrong!(
+        told,
         "a semaphore with fencing",
         client.semaphore_with("s", LockOptions::new().fencing(true))
     );

@@ -18,11 +18,12 @@ use crate::counters;
 pub(crate) type Reply = Map<String, Value>;
 
 /// The options of a client, and the fields of a request that give them.
-const OPTIONS: [(&str, &str); 7] = [
+const OPTIONS: [(&str, &str); 8] = [
     ("watchdog_lease", "watchdog_ms"),
     ("fencing", "fencing"),
     ("recheck", "recheck_ms"),
     ("restart_delay", "restart_delay_ms"),
+    ("writer_preference", "preference_ms"),
     ("cluster_pubsub", "cluster_pubsub"),
     ("kind", "kind"),
     ("reentrant", "reentrant"),

@@ -24,13 +24,15 @@ use super::timers::Timer;
 use super::timing;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Name, OwnerId, Reply};
+use crate::wire::{Form, Name, Op, OwnerId, Reply};
 
 /// A release without a caller.
 #[derive(Debug)]
 pub(super) struct Cleanup {
     pub(super) name: Name,
     form: Form,
+    /// Its owner may have noted that it waits to write.
+    marked: bool,
     /// It is in flight, or waits until others are answered.
     under_way: bool,
     /// The not-after of an acquire copy that may still run. Another release follows after it.
@@ -43,6 +45,14 @@ pub(super) struct Cleanup {
 }
 
 impl Cleanup {
+    fn op(&self, owner: OwnerId) -> Op {
+        let mut op = release_of(self.name.clone(), owner, self.form.clone());
+        if let Op::Release { unmark, .. } = &mut op {
+            *unmark = self.marked;
+        }
+        op
+    }
+
     /// Name and token, if it releases the lock of a token.
     fn token_key(&self) -> Option<(Name, Arc<str>)> {
         let token = self.form.token.clone()?;
@@ -65,6 +75,8 @@ pub(super) struct Left {
     pub(super) owner: OwnerId,
     pub(super) form: Form,
     pub(super) lease: Duration,
+    /// Its owner may have noted that it waits to write.
+    pub(super) marked: bool,
 }
 
 /// A release that a server has confirmed at this moment. The server that takes its place may not
@@ -152,6 +164,7 @@ impl Cleanups {
             owner,
             form,
             lease,
+            marked: false,
         };
         self.confirmed.push_back(Confirmed(now, left));
         let is_old = |kept: &VecDeque<Confirmed>| {
@@ -208,6 +221,7 @@ impl Cleanups {
         let cleanup = Cleanup {
             name: left.name,
             form: left.form,
+            marked: left.marked,
             under_way: false,
             again_at,
             retry: None,
@@ -235,7 +249,7 @@ impl Cleanups {
             if lane.sent < tuning::CLEANUPS_IN_FLIGHT {
                 lane.sent += 1;
                 cleanup.again_at.take_if(|at| *at <= cx.now);
-                let op = release_of(cleanup.name.clone(), owner, cleanup.form.clone());
+                let op = cleanup.op(owner);
                 let purpose = Purpose::Cleanup { link, owner };
                 cx.send(purpose, op.into(), cleanup.limit, None);
             } else {

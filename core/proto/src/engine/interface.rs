@@ -284,6 +284,9 @@ pub struct Terms {
     /// Whether it takes the lock from all that have it and comes before all that wait. That is a
     /// try of the write side of a read-write lock, as an owner of its own.
     pub steal: bool,
+    /// How long a reader of a read-write lock stands back for writers of other clients that wait,
+    /// and how long one call of a waiting writer keeps new readers back.
+    pub writer_preference: Option<Duration>,
 }
 
 /// How long Redis keeps a level if it hears nothing more from us.

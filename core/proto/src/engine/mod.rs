@@ -69,6 +69,7 @@ use ops::{NOBODY, extension_of, release_of};
 use queries::{Effect, Queries};
 use timers::Timer;
 use view::View;
+use waiter::Waiter;
 use watchdog::{Due, Renewed, Watchdog};
 
 pub use interface::{
@@ -578,18 +579,35 @@ impl Engine {
         lease: Duration,
         alive_until: Option<Moment>,
     ) {
-        // The lock with this token, if there is one, belongs to a later attempt.
-        let used = |token: &Arc<str>| self.view().is_token_used(name, token);
-        if form.token.as_ref().is_some_and(used) {
-            return;
-        }
-        let known = self.holds.contains_key(&owner);
         let left = Left {
             name: name.clone(),
             owner,
             form: form.clone(),
             lease,
+            marked: false,
         };
+        self.begin_cleanup(left, alive_until);
+    }
+
+    /// Removes what a waiter may have left at the server.
+    fn clean_up_waiter(&mut self, waiter: &Waiter) {
+        let left = Left {
+            name: waiter.name.clone(),
+            owner: waiter.owner,
+            form: waiter.form.clone(),
+            lease: waiter.lease(),
+            marked: waiter.marked,
+        };
+        self.begin_cleanup(left, waiter.unsettled);
+    }
+
+    fn begin_cleanup(&mut self, left: Left, alive_until: Option<Moment>) {
+        // The lock with this token, if there is one, belongs to a later attempt.
+        let used = |token: &Arc<str>| self.view().is_token_used(&left.name, token);
+        if left.form.token.as_ref().is_some_and(used) {
+            return;
+        }
+        let known = self.holds.contains_key(&left.owner);
         self.cleanups.begin(&mut self.cx, left, known, alive_until);
     }
 

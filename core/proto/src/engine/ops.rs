@@ -13,6 +13,7 @@ pub(super) fn release_of(name: Name, owner: OwnerId, form: Form) -> Op {
         remaining: 0,
         ttl: Duration::ZERO,
         lesson: None,
+        unmark: false,
     }
 }
 

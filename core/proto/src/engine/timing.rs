@@ -57,6 +57,12 @@ pub(super) fn late_period(lease: Duration) -> Duration {
         .max(period(lease).min(Duration::from_secs(1)))
 }
 
+/// How long the mark of a writer that waits counts, unless the writer renews it.
+pub(super) fn mark(preference: Duration, recheck: Duration) -> Duration {
+    let most = recheck.saturating_mul(tuning::MARK_RECHECKS);
+    preference.max(tuning::MARK_LEAST).min(most)
+}
+
 /// How long one copy of a request may stay unanswered.
 pub(super) fn limit(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))

@@ -8,7 +8,7 @@ use super::turn::Turn;
 use crate::error::Error;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
-use crate::wire::{Form, Name, Op, OwnerId};
+use crate::wire::{Form, Kind, Name, Op, OwnerId};
 
 /// A caller that waits for its first level.
 #[derive(Debug, Clone)]
@@ -48,6 +48,10 @@ pub(super) struct Waiter {
     pub(super) under: Option<OwnerId>,
     /// Whether it has asked while another waiter was the head.
     pub(super) ahead: Ahead,
+    /// Until when this reader stands back for writers of other clients that wait.
+    pub(super) stands_back: Option<Moment>,
+    /// Whether this writer may have noted at the server that it waits.
+    pub(super) marked: bool,
 }
 
 /// An owner that a waiter was before its connection was made anew.
@@ -94,6 +98,8 @@ impl Waiter {
             announced: false,
             under: None,
             ahead: Ahead::No,
+            stands_back: None,
+            marked: false,
         }
     }
 
@@ -152,9 +158,34 @@ impl Waiter {
         self.announced && self.queues()
     }
 
+    /// Whether it may have left something at the server, although it does not have the lock.
+    pub(super) fn leaves_something(&self) -> bool {
+        self.unsettled.is_some() || self.has_place() || self.marked
+    }
+
+    /// The time for the mark of waiting writers, if the next try regards it. Each reader does so for
+    /// a while only, so that no number of writers keeps it out for longer.
+    fn mark(&self, now: Moment, recheck: Duration) -> Option<Duration> {
+        let counts = match self.form.kind {
+            Kind::Read => self.stands_back.is_some_and(|end| end > now),
+            Kind::Write => !self.once(),
+            _ => false,
+        };
+        let preference = self.terms.writer_preference.filter(|_| counts)?;
+        Some(timing::mark(preference, recheck))
+    }
+
+    /// The longest time between two of its tries. A writer renews its mark before that ends.
+    pub(super) fn recheck(&self, recheck: Duration) -> Duration {
+        let preference = self.terms.writer_preference.filter(|_| self.marked);
+        preference.map_or(recheck, |time| recheck.min(timing::mark(time, recheck) / 2))
+    }
+
     /// The operation that its next try sends.
-    pub(super) fn next_try(&mut self) -> Op {
+    pub(super) fn next_try(&mut self, now: Moment, recheck: Duration) -> Op {
         self.retry = None;
+        let mark = self.mark(now, recheck);
+        self.marked |= mark.is_some() && self.form.kind == Kind::Write;
         self.handed = false;
         // The deadline of a try was for the wait before its call.
         if self.once() {
@@ -173,6 +204,7 @@ impl Waiter {
             limit: self.terms.limit,
             queues: !self.once(),
             steal: self.terms.steal,
+            mark,
         }
     }
 

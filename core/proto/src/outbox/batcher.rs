@@ -105,6 +105,7 @@ mod tests {
             remaining: 0,
             ttl: Duration::ZERO,
             lesson: None,
+            unmark: false,
         };
         OutgoingCall {
             call,

@@ -657,6 +657,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         };
         OutgoingCall {
             call,

@@ -241,6 +241,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         };
         let mut window = ConcurrencyLimiter::new();
         window.push(

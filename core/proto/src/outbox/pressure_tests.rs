@@ -68,6 +68,7 @@ impl Pressure {
                 remaining: 0,
                 ttl: Duration::ZERO,
                 lesson: None,
+                unmark: false,
             },
             _ => {
                 let (count, lease, fencing, replicas) = (1, limit * 10, Fencing::Off, 0);
@@ -84,6 +85,7 @@ impl Pressure {
                     limit: 0,
                     queues: false,
                     steal: false,
+                    mark: None,
                 }
             }
         };

@@ -74,6 +74,7 @@ impl BatchKey {
                 name,
                 remaining: 0,
                 lesson: None,
+                unmark: false,
                 ..
             } if verbs(Topic::Lock, name, publish) == CLASSIC => {
                 Some(BatchKey::Release(shape, Spelling::of(name)))
@@ -246,6 +247,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         }
     }
 
@@ -257,6 +259,7 @@ mod tests {
             remaining: 0,
             ttl: Duration::ZERO,
             lesson: None,
+            unmark: false,
         }
     }
 

@@ -40,6 +40,7 @@ fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
         limit: 0,
         queues: false,
         steal: false,
+        mark: None,
     }
 }
 
@@ -52,6 +53,7 @@ fn release(kind: Kind, name: &Name, owner: u64) -> Op {
         remaining: 0,
         ttl: Duration::ZERO,
         lesson: None,
+        unmark: false,
     }
 }
 

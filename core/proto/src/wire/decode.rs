@@ -282,6 +282,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         }
     }
 
@@ -293,6 +294,7 @@ mod tests {
             remaining,
             ttl: Duration::from_secs(1),
             lesson: None,
+            unmark: false,
         }
     }
 

@@ -145,6 +145,7 @@ pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op 
         limit: 0,
         queues: false,
         steal: false,
+        mark: None,
     }
 }
 
@@ -160,6 +161,7 @@ pub(super) fn release(remaining: u32) -> Op {
         remaining,
         ttl: LEASE,
         lesson: None,
+        unmark: false,
     }
 }
 
@@ -255,6 +257,7 @@ fn the_data_are_those_that_redisson_leaves() {
         limit: 0,
         queues: false,
         steal: false,
+        mark: None,
     };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else {
         panic!("not busy")
@@ -466,6 +469,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         };
         live.run(&op);
     }
@@ -522,6 +526,7 @@ fn a_renewal_is_for_owners_of_several_connections() {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         });
         live.cmd::<()>("PEXPIRE", &[name, "5000"]);
     }
@@ -695,6 +700,7 @@ fn odd_names_work_as_well() {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         };
         assert!(is_acquired(&live.run(&take)));
         let free = Op::Release {
@@ -704,6 +710,7 @@ fn odd_names_work_as_well() {
             remaining: 0,
             ttl: LEASE,
             lesson: None,
+            unmark: false,
         };
         assert_eq!(live.run(&free), Reply::Released(1));
         assert_eq!(
@@ -810,6 +817,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
                 limit: 0,
                 queues: false,
                 steal: false,
+                mark: None,
             };
             let hand_over = Op::HandOver {
                 name: name.clone(),
@@ -973,6 +981,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
         limit: 0,
         queues: false,
         steal: false,
+        mark: None,
     };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));

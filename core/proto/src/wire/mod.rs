@@ -110,6 +110,9 @@ pub enum Op {
         /// Whether it ends the holds of all others first. Only the write side of a read-write lock
         /// can be stolen. A copy that arrives late would rob the next holder, so there is one copy.
         steal: bool,
+        /// Whether the mark of waiting writers counts, in a read-write lock. A writer that is refused
+        /// sets it for so long. A new reader is refused while it is there.
+        mark: Option<Duration>,
     },
     /// Replace `owner`, which has the lock, by another owner of ours, `to`, with count 1 and time
     /// `lease`. It is done already if `to` has the lock. Both owners have this form. Carries a
@@ -132,6 +135,8 @@ pub enum Op {
         ttl: Duration,
         /// The sample that an adaptive lock learns from when it is freed.
         lesson: Option<LeaseSample>,
+        /// Whether the mark of a waiting writer goes too, if this owner has set it.
+        unmark: bool,
     },
     /// Give every hold max(remaining, ttl). Never recreates a missing lock. All holds have one
     /// layout. Carries a not-after: a late copy must not keep the lock of a dead owner alive.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{Commands, Connection};
 
-use super::names::{channel, channel_for, learnt_key, queue_keys, token_key};
+use super::names::{channel, channel_for, learnt_key, queue_keys, token_key, writer_mark_key};
 use super::{
     Call, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish,
     Renewal, Reply, Topic, decode,
@@ -135,10 +135,14 @@ impl Both {
                 if queues && !self.has_place(&name, (uuid, owner)) {
                     was = self.random.chance(300).then_some(3 - owner);
                 }
+                let steal = kind == Kind::Write && count < 2 && self.random.chance(200);
+                let marks = self.is_shared() && !steal && self.random.chance(500);
+                let time = Duration::from_millis(self.random.between(1, 2000));
                 Op::Acquire {
                     limit: 0,
                     queues,
-                    steal: kind == Kind::Write && count < 2 && self.random.chance(200),
+                    steal,
+                    mark: marks.then_some(time),
                     name,
                     owner,
                     form,
@@ -166,6 +170,7 @@ impl Both {
                     remaining,
                     ttl: lease,
                     lesson,
+                    unmark: kind == Kind::Write && remaining == 0 && self.random.chance(500),
                 }
             }
             7..9 => {
@@ -230,7 +235,12 @@ impl Both {
     fn ends(&self) -> Vec<u64> {
         let locks = self.model.held().map(|(_, lock)| lock.until_ms());
         let hashes = self.model.shared.values().map(|shared| shared.until_ms);
-        locks.chain(hashes).collect()
+        let marks = self
+            .model
+            .marks
+            .values()
+            .flat_map(|mark| mark.values().copied());
+        locks.chain(hashes).chain(marks).collect()
     }
 
     fn step(&mut self) {
@@ -397,8 +407,9 @@ impl Both {
         let _: () = self.look.pexpire_at(&**name, end).unwrap();
     }
 
-    /// Deletes the time-out keys of all readers.
+    /// Deletes the time-out keys of all readers, and the mark of waiting writers.
     fn delete_timeouts(&mut self, name: &Name) {
+        self.model.marks.remove(name);
         let keys: Vec<String> = self.look.keys(format!("{{{name}}}:*")).unwrap();
         for key in keys {
             let _: () = self.look.del(key).unwrap();
@@ -464,6 +475,7 @@ impl Both {
             );
             if self.is_shared() {
                 self.compare_timeouts(&name);
+                self.compare_mark(&name);
             }
             self.compare_queue(&name);
             let token: Option<u64> = self.look.get(token_key(&name)).unwrap();
@@ -526,6 +538,41 @@ impl Both {
                 "the key of {reader:?} lives {ttl} ms, in the model {left}"
             );
         }
+    }
+
+    /// The same writers wait, and for as long. The mark ends no earlier than the last of them.
+    fn compare_mark(&mut self, name: &Name) {
+        let key = writer_mark_key(name);
+        let clock = self.clock();
+        if self.is_edge_at(clock) {
+            return;
+        }
+        let (real, ttl): (Vec<(String, u64)>, i64) = redis::pipe()
+            .zrangebyscore_withscores(&key, clock, "+inf")
+            .pttl(&key)
+            .query(&mut self.look)
+            .unwrap();
+        let late = self.clock();
+        if self.is_edge_at(late) || late - clock > EDGE_MS {
+            return;
+        }
+        let real: BTreeMap<String, u64> = real.into_iter().collect();
+        let named = |(owner, end_ms)| (field_of(owner) + ":write", end_ms);
+        let expected: BTreeMap<String, u64> = self.model.marked(name).map(named).collect();
+        assert!(
+            real.keys().eq(expected.keys()),
+            "the mark of {name}: {real:?}, in the model {expected:?}"
+        );
+        for (owner, end_ms) in &expected {
+            let off = end_ms.abs_diff(real[owner]);
+            assert!(off <= EDGE_MS * 2, "{owner} waits {off} ms longer or less");
+        }
+        let last = self
+            .model
+            .marked_until(name)
+            .map_or(0, |end_ms| end_ms - late);
+        let is_long_enough = |ttl: u64| ttl + EDGE_MS * 2 >= last;
+        assert!(last == 0 || u64::try_from(ttl).is_ok_and(is_long_enough));
     }
 
     /// The lease that an adaptive lock has learnt.

@@ -105,6 +105,11 @@ pub(super) fn marker_key(uuid: &str, counter: Counter, name: &str, writer: Owner
     String::from_utf8_lossy(&key).into_owned()
 }
 
+/// The key in which a writer that waits notes itself. New readers stand back while it is there.
+pub(super) fn writer_mark_key(name: &str) -> String {
+    timeout_prefix(name).concat() + "redlatch:writer"
+}
+
 /// How a time-out key goes on after the owner. Each of our owners has one.
 pub(super) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
 
@@ -175,6 +180,7 @@ mod tests {
             marker_key(uuid, Counter::Latch, "a{b}", 0),
             format!("a{{b}}:redlatch:latch:{uuid}")
         );
+        assert_eq!(writer_mark_key("orders"), "{orders}:redlatch:writer");
         assert_eq!(timeout_prefix("orders").concat(), "{orders}:");
         assert_eq!(timeout_prefix("a{b}c").concat(), "a{b}c:");
         assert_eq!(token_key("orders"), "redisson_lock_token:{orders}");

@@ -644,6 +644,7 @@ impl Both {
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
                 queues: self.random.chance(700),
                 steal: false,
+                mark: None,
             },
             12..20 => Op::Release {
                 name,
@@ -652,6 +653,7 @@ impl Both {
                 remaining: u32::try_from(self.random.pick(&[0, 0, 0, 1, 2])).unwrap(),
                 ttl: lease,
                 lesson: None,
+                unmark: false,
             },
             20..26 => {
                 let alike = self.random.chance(500);
@@ -1060,6 +1062,7 @@ fn changes() -> Vec<Op> {
         remaining,
         ttl: Duration::from_secs(9),
         lesson: None,
+        unmark: false,
     };
     vec![
         acquire_two(1, 3),
@@ -1098,6 +1101,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         limit,
         queues: false,
         steal: false,
+        mark: None,
     }
 }
 

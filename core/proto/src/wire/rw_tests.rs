@@ -50,6 +50,24 @@ fn under(op: &Op, writer: OwnerId) -> Op {
     op
 }
 
+/// An acquire that regards the mark of waiting writers. A writer that is refused sets it for so long.
+fn regarding(op: &Op, time: Duration) -> Op {
+    let mut op = op.clone();
+    if let Op::Acquire { mark, .. } = &mut op {
+        *mark = Some(time);
+    }
+    op
+}
+
+/// The release of a writer that may have a mark.
+fn giving_up(owner: OwnerId) -> Op {
+    let mut op = writer(&release(0), owner);
+    if let Op::Release { unmark, .. } = &mut op {
+        *unmark = true;
+    }
+    op
+}
+
 fn theft(thief: OwnerId) -> Op {
     let mut op = writer(&acquire(1), thief);
     if let Op::Acquire { steal, .. } = &mut op {
@@ -471,7 +489,7 @@ fn the_release_of_a_lost_reader_leaves_nothing_for_the_server_to_track() {
 #[test]
 fn the_documented_commands_are_enough_for_both_sides() {
     let mut live = Live::as_user(&format!(
-        "~orders ~{{orders}}:*:rwlock_timeout:* ~redisson_lock_token:* resetchannels &redisson_rwlock:* {COMMANDS}"
+        "~orders ~{{orders}}:*:rwlock_timeout:* ~{{orders}}:redlatch:writer ~redisson_lock_token:* resetchannels &redisson_rwlock:* {COMMANDS} +zadd +zrem +zrange"
     ));
     let mine = renew(&["orders"], LEASE * 2);
     assert!(is_acquired(&live.run(&writer(&acquire(1), 1))));
@@ -479,6 +497,13 @@ fn the_documented_commands_are_enough_for_both_sides() {
     assert!(is_acquired(&live.run(&under(&reader(&acquire(1), 2), 1))));
     assert!(is_busy(&live.run_as(V, &reader(&acquire(1), 3))));
     assert!(is_busy(&live.run_as(V, &writer(&acquire(1), 3))));
+    assert!(is_busy(
+        &live.run_as(V, &regarding(&writer(&acquire(1), 3), MOST))
+    ));
+    let reads = regarding(&reader(&acquire(1), 4), MOST);
+    assert!(is_busy(&live.run_as(V, &reads)));
+    let given_up = Reply::Gone(LostReason::Stolen);
+    assert_eq!(live.run_as(V, &giving_up(3)), given_up);
     assert_eq!(live.run(&writer(&mine, 1)), kept());
     assert_eq!(live.run(&reader(&mine, 2)), kept());
     for kind in [Kind::Read, Kind::Write] {
@@ -643,5 +668,285 @@ fn a_reader_is_told_by_a_key_of_its_own_that_others_have_ended_it() {
             eval(&call, &mut tracked.live.look).unwrap();
             assert!(tracked.hears(&timeout_of(U, 1)), "{ops:?}");
         }
+    }
+}
+
+const MARK: &str = "{orders}:redlatch:writer";
+const MOST: Duration = Duration::from_secs(2);
+
+/// The writers that the mark names, the one with the nearest deadline first.
+fn marked(live: &mut Live) -> Vec<String> {
+    live.look.zrange(MARK, 0, -1).unwrap()
+}
+
+#[test]
+fn new_readers_stand_back_for_a_writer_that_waits() {
+    let mut live = Live::new();
+    assert!(is_acquired(&live.run(&reader(&acquire(1), 1))));
+    assert!(is_busy(
+        &live.run_as(V, &regarding(&writer(&acquire(1), 2), MOST))
+    ));
+    assert_eq!(marked(&mut live), [format!("{V}:2:write")]);
+    assert!(is_near(live.pttl(MARK), MOST));
+    let new = regarding(&reader(&acquire(1), 3), MOST);
+    let Reply::Busy { ttl: Some(left) } = live.run(&new) else {
+        panic!("it came in");
+    };
+    assert!(
+        left <= MOST && left > MOST / 2,
+        "{left:?}: as long as the mark"
+    );
+    assert_eq!(live.look.exists::<_, i64>(timeout_of(U, 3)).unwrap(), 0);
+    // One that has the lock is not new, nor does one stand back that knows nothing of it.
+    assert!(is_acquired(
+        &live.run(&regarding(&reader(&acquire(1), 1), MOST))
+    ));
+    assert!(is_acquired(&live.run(&reader(&acquire(1), 4))));
+    assert_eq!(live.holds("orders"), "U:1=1 U:4=1 mode=read");
+    // The lock is free, and the writer comes first.
+    live.run(&reader(&release(0), 4));
+    live.run(&reader(&release(0), 1));
+    assert!(is_busy(&live.run(&new)));
+    assert!(is_acquired(
+        &live.run_as(V, &regarding(&writer(&acquire(1), 2), MOST))
+    ));
+    assert_eq!(live.look.exists::<_, i64>(MARK).unwrap(), 0);
+    live.run_as(V, &writer(&release(0), 2));
+    assert!(is_acquired(&live.run(&new)));
+}
+
+#[test]
+fn a_mark_ends_by_itself() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    live.run(&regarding(&writer(&acquire(1), 2), MOST));
+    let new = regarding(&reader(&acquire(1), 3), MOST);
+    assert!(is_busy(&live.run(&new)));
+    // Its client has died, and time goes on.
+    let last = live.look.zadd(MARK, format!("{U}:2:write"), 1);
+    assert_eq!(last, Ok(0));
+    assert!(is_acquired(&live.run(&new)));
+}
+
+#[test]
+fn each_writer_has_a_mark_of_its_own() {
+    let mut live = Live::new();
+    let (long, short) = (MOST, MOST / 2);
+    let mut subscriber = live.connect();
+    let mut messages = subscriber.as_pubsub();
+    messages.subscribe("redisson_rwlock:{orders}").unwrap();
+    live.run(&reader(&acquire(1), 1));
+    let new = regarding(&reader(&acquire(1), 9), MOST);
+    let left = |live: &mut Live| match live.run(&new) {
+        Reply::Busy { ttl: Some(left) } => left,
+        other => panic!("it came in: {other:?}"),
+    };
+    assert!(is_busy(
+        &live.run(&regarding(&writer(&acquire(1), 2), long))
+    ));
+    // A shorter one that comes later does not shorten the time, and takes only its own away.
+    let second = regarding(&writer(&acquire(1), 3), short);
+    assert!(is_busy(&live.run_as(V, &second)));
+    assert!(left(&mut live) > short);
+    live.run_as(V, &giving_up(3));
+    assert!(left(&mut live) > short);
+    assert_eq!(marked(&mut live), [format!("{U}:2:write")]);
+    // So does a grant, and the mark ends with the last that it names.
+    assert!(is_busy(&live.run_as(V, &second)));
+    live.run(&reader(&release(0), 1));
+    assert!(is_acquired(
+        &live.run(&regarding(&writer(&acquire(1), 2), long))
+    ));
+    assert_eq!(marked(&mut live), [format!("{V}:3:write")]);
+    assert_eq!(live.run(&writer(&release(0), 2)), Reply::Released(1));
+    assert!(left(&mut live) <= short);
+    assert!(is_near(live.pttl(MARK), short));
+    live.run_as(V, &giving_up(3));
+    let _: i64 = live
+        .look
+        .publish("redisson_rwlock:{orders}", "end")
+        .unwrap();
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|last| last != "end") {
+        let message = messages.get_message().unwrap();
+        heard.push(message.get_payload::<String>().unwrap());
+    }
+    // Each release of the lock, and the last writer that gave up.
+    assert_eq!(heard, ["0", "1", "1", "end"]);
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn a_writer_that_has_died_keeps_no_place_in_the_mark() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    for owner in 2..5 {
+        live.run(&regarding(&writer(&acquire(1), owner), MOST));
+    }
+    // Time goes on for two of them.
+    for owner in 2..4 {
+        let member = format!("{U}:{owner}:write");
+        let _: i64 = live.look.zadd(MARK, member, owner).unwrap();
+    }
+    for _ in 0..2 {
+        live.run(&regarding(&writer(&acquire(1), 4), MOST));
+    }
+    assert_eq!(marked(&mut live), [format!("{U}:4:write")]);
+    // Those that are over keep nobody back, whatever time the key has.
+    let _: i64 = live.look.zadd(MARK, format!("{U}:4:write"), 4).unwrap();
+    assert!(is_acquired(
+        &live.run(&regarding(&reader(&acquire(1), 9), MOST))
+    ));
+    assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+}
+
+#[test]
+fn a_full_server_admits_no_new_reader_that_regards_a_mark() {
+    let mut live = Live::new();
+    live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
+    live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
+    for op in [
+        reader(&acquire(1), 1),
+        regarding(&reader(&acquire(1), 2), MOST),
+    ] {
+        let (error, _) = live.try_as(U, &op, u64::MAX).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Server, "{error}");
+    }
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn a_user_who_may_not_mark_is_told() {
+    let mut live = Live::as_user(&format!("~* &* {COMMANDS}"));
+    live.run(&reader(&acquire(1), 1));
+    for op in [regarding(&writer(&acquire(1), 2), MOST), giving_up(2)] {
+        let (error, _) = live.try_as(U, &op, u64::MAX).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+    assert_eq!(live.holds("orders"), "U:1=1 mode=read");
+}
+
+#[test]
+fn a_writer_takes_away_its_own_mark_and_tells_readers() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    let mut subscriber = live.connect();
+    let mut messages = subscriber.as_pubsub();
+    messages.subscribe("redisson_rwlock:{orders}").unwrap();
+    live.run(&regarding(&writer(&acquire(1), 2), MOST));
+    let gone = Reply::Gone(LostReason::Stolen);
+    assert_eq!(live.run(&giving_up(9)), gone, "another one");
+    assert_eq!(marked(&mut live), [format!("{U}:2:write")]);
+    assert_eq!(
+        live.run(&writer(&release(0), 2)),
+        gone,
+        "without the option"
+    );
+    assert!(live.look.exists::<_, bool>(MARK).unwrap());
+    for _ in 0..2 {
+        assert_eq!(live.run(&giving_up(2)), gone);
+        assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+    }
+    let _: i64 = live
+        .look
+        .publish("redisson_rwlock:{orders}", "end")
+        .unwrap();
+    let mut next = || {
+        messages
+            .get_message()
+            .unwrap()
+            .get_payload::<String>()
+            .unwrap()
+    };
+    assert_eq!(
+        (next(), next()),
+        ("1".to_owned(), "end".to_owned()),
+        "told once"
+    );
+    assert_eq!(live.holds("orders"), "U:1=1 mode=read");
+
+    // It has got the lock meanwhile.
+    live.run(&reader(&release(0), 1));
+    live.run(&writer(&acquire(1), 2));
+    assert_eq!(live.run(&giving_up(2)), Reply::Released(1));
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn a_waiting_writer_draws_no_token_and_a_granted_one_does() {
+    let mut live = Live::new();
+    let mut op = regarding(&writer(&acquire(1), 2), MOST);
+    if let Op::Acquire { fencing, .. } = &mut op {
+        *fencing = Fencing::Persistent;
+    }
+    live.run(&reader(&acquire(1), 1));
+    assert!(is_busy(&live.run(&op)));
+    assert!(
+        !live
+            .look
+            .exists::<_, bool>("redisson_lock_token:{orders}")
+            .unwrap()
+    );
+    live.run(&reader(&release(0), 1));
+    let Reply::Acquired { token, ttl } = live.run(&op) else {
+        panic!("it waits");
+    };
+    assert!(token.is_some() && ttl <= LEASE);
+    assert_eq!(live.cmd::<i64>("TTL redisson_lock_token:{orders}", &[]), -1);
+    assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+}
+
+#[test]
+fn a_full_server_refuses_a_mark_and_nothing_else() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
+    live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
+    assert!(is_busy(
+        &live.run(&regarding(&writer(&acquire(1), 2), MOST))
+    ));
+    assert!(!live.look.exists::<_, bool>(MARK).unwrap());
+    assert_eq!(live.run(&giving_up(2)), Reply::Gone(LostReason::Stolen));
+    assert_eq!(live.run(&reader(&release(0), 1)), Reply::Released(0));
+}
+
+/// The server tracks a key that is read, also one that is not there, until it changes.
+#[test]
+fn a_mark_that_is_not_there_leaves_nothing_for_the_server_to_track() {
+    let Tracked { mut live, .. } = Tracked::new();
+    let mut come_and_go = |name: &str| {
+        let mut take = regarding(&reader(&acquire(1), 1), MOST);
+        let mut leave = reader(&release(0), 1);
+        for op in [&mut take, &mut leave] {
+            if let Op::Acquire { name: of, .. } | Op::Release { name: of, .. } = op {
+                *of = name.into();
+            }
+        }
+        assert!(is_acquired(&live.run(&take)));
+        assert_eq!(live.run(&leave), Reply::Released(0));
+        let stats: String = live.cmd("INFO stats", &[]);
+        let mut lines = stats.lines();
+        lines.find_map(|line| line.strip_prefix("tracking_total_keys:")?.parse().ok())
+    };
+    let first: Option<u64> = come_and_go("n0");
+    assert!(first.is_some());
+    for number in 1..10 {
+        assert_eq!(come_and_go(&format!("n{number}")), first);
+    }
+}
+
+/// The scripts of those who do not use the option are what they were.
+#[test]
+fn a_mark_costs_nothing_without_the_option() {
+    for kind in [Kind::Read, Kind::Write] {
+        let call = |op: &Op| Call::new(&of_kind(op, kind), U, 1, Publish::Classic);
+        let (plain, marked) = (call(&acquire(1)), call(&regarding(&acquire(1), MOST)));
+        assert_ne!(plain.id(), marked.id());
+        assert_eq!(plain.keys + 1, marked.keys);
+        let text = |call: &Call| {
+            String::from_utf8(crate::real::cmd(call, true).get_packed_command()).unwrap()
+        };
+        assert!(!text(&plain).contains("#KEYS") && !text(&plain).contains("redlatch:writer"));
+        assert!(text(&marked).contains("{orders}:redlatch:writer"));
     }
 }

@@ -8,7 +8,7 @@ use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
 use super::names::{
     TIMEOUT_SUFFIX, channel_parts, learnt_key, marker_key, permit_queue_keys, queue_keys,
-    taken_key, timeout_prefix, token_key,
+    taken_key, timeout_prefix, token_key, writer_mark_key,
 };
 use super::slots::slot;
 use super::{
@@ -22,6 +22,8 @@ pub(super) struct Script {
     pub(super) name: &'static str,
     source: &'static str,
     layout: Layout,
+    /// Whether it has the lines about the mark of waiting writers.
+    marks: bool,
 }
 
 /// Identifies a script by its address.
@@ -54,7 +56,7 @@ impl Script {
         if let Some(made) = MADE.try_with(known).ok().flatten() {
             return made;
         }
-        let text = assembled(self.source, self.layout);
+        let text = assembled(self.source, self.layout, self.marks);
         let sha1 = sha1_smol::Sha1::from(&text).hexdigest();
         let mut evalsha = Vec::new();
         write_bulk(&mut evalsha, b"EVALSHA");
@@ -123,13 +125,16 @@ macro_rules! lua {
 }
 
 macro_rules! scripts {
-    ($( $constant:ident = $name:literal $layout:ident; )+) => { $(
+    ($( $constant:ident = $name:literal $layout:ident $(with $mark:ident)?; )+) => { $(
         pub(super) static $constant: Script = Script {
             name: $name,
             source: lua!($name),
             layout: Layout::$layout,
+            marks: scripts!(@ $($mark)?),
         };
     )+ };
+    (@) => { false };
+    (@ mark) => { true };
 }
 
 scripts! {
@@ -154,6 +159,7 @@ scripts! {
     RELEASE_MANY = "release_many" Hash;
     RELEASE_MANY_PLAIN = "release_many" Plain;
     ACQUIRE_READ = "rw_acquire" Read;
+    ACQUIRE_READ_MARKED = "rw_acquire" Read with mark;
     RELEASE_READ = "rw_release" Read;
     LOWER_READ = "rw_lower" Read;
     RENEW_READ = "rw_renew" Read;
@@ -161,7 +167,9 @@ scripts! {
     FORCE_READ = "rw_force" Read;
     INSPECT_READ = "rw_inspect" Read;
     ACQUIRE_WRITE = "rw_acquire" Write;
+    ACQUIRE_WRITE_MARKED = "rw_acquire" Write with mark;
     RELEASE_WRITE = "rw_release" Write;
+    RELEASE_WRITE_MARKED = "rw_release" Write with mark;
     LOWER_WRITE = "rw_lower" Write;
     RENEW_WRITE = "rw_renew" Write;
     FORCE_WRITE = "rw_force" Write;
@@ -194,6 +202,7 @@ const SHARED: [(&str, &str); 16] = [
     ("holder", lua!("holder")),
     ("readers", lua!("readers")),
     ("timeouts", lua!("timeouts")),
+    ("marked", lua!("marked")),
     ("permit_ids", lua!("permit_ids")),
     ("permit_keys", lua!("permit_keys")),
     ("permit_head", lua!("permit_head")),
@@ -209,10 +218,11 @@ const SHARED: [(&str, &str); 16] = [
 /// The source of a script for one layout. The server runs it from the top for every call, so it
 /// contains nothing that this layout does not need, and no function that is called once.
 ///
-/// `--# hash plain` starts lines for these layouts, `--# all` lines for every layout. `--@ clock`
-/// includes that file. The codes that occur in the source are defined at its top.
-fn assembled(text: &str, layout: Layout) -> String {
-    let body = lines_for(text, layout);
+/// `--# hash plain` starts lines for these layouts, `--# all` lines for every layout. `--# read-mark`
+/// starts lines of a reader that regards the mark of waiting writers. `--@ clock` includes that
+/// file. The codes that occur in the source are defined at its top.
+fn assembled(text: &str, layout: Layout, marks: bool) -> String {
+    let body = lines_for(text, layout, marks);
     let used = |(name, _): &&(&str, i64)| {
         body.split(|char: char| !char.is_ascii_alphanumeric())
             .any(|word| word == *name)
@@ -225,7 +235,7 @@ fn assembled(text: &str, layout: Layout) -> String {
     codes + &body
 }
 
-fn lines_for(text: &str, layout: Layout) -> String {
+fn lines_for(text: &str, layout: Layout, marks: bool) -> String {
     let layout_name = match layout {
         Layout::Hash => "hash",
         Layout::Plain => "plain",
@@ -239,15 +249,16 @@ fn lines_for(text: &str, layout: Layout) -> String {
     let (mut all, mut wanted) = (String::new(), true);
     for line in text.lines() {
         if let Some(layouts) = line.strip_prefix("--# ") {
+            let is_marked = |name: &str| marks && name.strip_suffix("-mark") == Some(layout_name);
             wanted = layouts
                 .split(' ')
-                .any(|name| name == "all" || name == layout_name);
+                .any(|name| name == "all" || name == layout_name || is_marked(name));
         } else if let Some(part) = line.strip_prefix("--@ ").filter(|_| wanted) {
             let shared = SHARED
                 .iter()
                 .find(|(name, _)| *name == part)
                 .map_or("", |(_, text)| text);
-            all += &lines_for(shared, layout);
+            all += &lines_for(shared, layout, marks);
         } else if wanted {
             all += line;
             all += "\n";
@@ -278,6 +289,7 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Renew { .. }, Permits | QueuedPermits) => &RENEW_PERMITS,
         (Op::Force { .. }, Permits | QueuedPermits) => &FORCE_PERMITS,
         (Op::Inspect { .. }, Permits) => &INSPECT_PERMITS,
+        (Op::Acquire { mark: Some(_), .. }, Read) => &ACQUIRE_READ_MARKED,
         (Op::Acquire { .. }, Read) => &ACQUIRE_READ,
         (Op::Release { remaining: 0, .. }, Read) => &RELEASE_READ,
         (Op::Release { .. }, Read) => &LOWER_READ,
@@ -285,7 +297,16 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Force { .. }, Read) => &FORCE_READ,
         (Op::Inspect { .. }, Read) => &INSPECT_READ,
         (Op::Acquire { steal: true, .. }, Write) => &STEAL,
+        (Op::Acquire { mark: Some(_), .. }, Write) => &ACQUIRE_WRITE_MARKED,
         (Op::Acquire { .. }, Write) => &ACQUIRE_WRITE,
+        (
+            Op::Release {
+                remaining: 0,
+                unmark: true,
+                ..
+            },
+            Write,
+        ) => &RELEASE_WRITE_MARKED,
         (Op::Release { remaining: 0, .. }, Write) => &RELEASE_WRITE,
         (Op::Release { .. }, Write) => &LOWER_WRITE,
         (Op::Renew { .. }, Write) => &RENEW_WRITE,
@@ -429,6 +450,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             limit,
             queues,
             steal,
+            mark,
             ..
         } => {
             let lease = whole_ms(*lease);
@@ -472,10 +494,14 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 }
                 return was.iter().for_each(|was| words.owner(form, uuid, *was));
             }
+            let mark = mark.filter(|_| form.kind == Kind::Write);
             // Common values are left out: each argument costs the server as much as a small
             // command.
-            if *count != 1 || counter.is_some() {
+            if *count != 1 || counter.is_some() || mark.is_some() {
                 words.number(u64::from(*count));
+            }
+            if let Some(time) = mark {
+                words.number(whole_ms(time));
             }
             counter.into_iter().for_each(|life| words.number(life));
         }
@@ -831,9 +857,16 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
                 each(&learnt_key(name));
             }
             queue(name).iter().flatten().for_each(|key| each(key));
+            if let Op::Acquire { mark: Some(_), .. } = op {
+                each(&writer_mark_key(name));
+            }
         }
         Op::Release {
-            name, owner, form, ..
+            name,
+            owner,
+            form,
+            unmark,
+            ..
         } => {
             each(name);
             if let Some(key) = second(name, form, *owner) {
@@ -843,6 +876,9 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
                 each(&learnt_key(name));
             }
             queue(name).iter().flatten().for_each(|key| each(key));
+            if *unmark {
+                each(&writer_mark_key(name));
+            }
         }
         Op::Renew { holds } => {
             holds.iter().for_each(|hold| each(&hold.name));
@@ -949,6 +985,7 @@ mod tests {
             limit: 0,
             queues: false,
             steal: false,
+            mark: None,
         }
     }
 
@@ -1010,6 +1047,7 @@ mod tests {
                 limit: 0,
                 queues: false,
                 steal: false,
+                mark: None,
             }
         };
         assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());
@@ -1053,6 +1091,7 @@ mod tests {
             remaining,
             ttl: Duration::ZERO,
             lesson: None,
+            unmark: false,
         }
     }
 

@@ -7,6 +7,7 @@ use super::rules::{
     Wish, is_being_left, is_blocked, is_had, is_taken_here, is_token_busy, late_waiter,
     unheard_before,
 };
+use crate::engine::cleanup::Left;
 use crate::engine::context::Purpose;
 use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
@@ -122,6 +123,7 @@ impl Engine {
             (Some(_), _) => waiting.waiters.insert(waiting.waiters.len().min(1), id),
         }
         waiting.channel.is_used();
+        let stands_back = terms.writer_preference.map(|most| self.cx.now.after(most));
         let waiter = Waiter {
             wait,
             // A try has no deadline, unless it waits for its token: it ends with the first answer
@@ -130,12 +132,17 @@ impl Engine {
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| self.cx.now.after(wait)),
             under: wish.under,
+            // A writer that waited for its own reader would wait for ever.
+            stands_back: stands_back.filter(|_| form.kind.reads() && wish.under.is_none()),
             ..Waiter::new(name.clone(), key, owner, terms, form)
         };
         self.names.waiters.insert(id, waiter);
         self.names.arm_waiter(&mut self.cx, id);
         if !first {
             self.note_holder(&name);
+            if wish.kind == Kind::Read && self.head_stands_back(&name) {
+                self.let_earlier_reader_first(&name);
+            }
         }
         self.advance(&name);
         let joins = wait == Some(Duration::ZERO) && joins.is_some();
@@ -319,7 +326,8 @@ impl Engine {
         let Some(head) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let (op, limit) = (head.next_try(), head.limit());
+        let op = head.next_try(self.cx.now, self.cx.config.recheck);
+        let limit = head.limit();
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         if reads {
@@ -336,9 +344,9 @@ impl Engine {
         }
         if let Some(queue) = self.names.queues.get_mut(name) {
             queue.waiters.pop_front();
-            let behind = queue.waiters.iter().position(|later| *later > id);
-            let at = behind.unwrap_or(queue.waiters.len());
-            queue.waiters.insert(at, id);
+            // Others at the front may read under that lock too, and have to go back themselves.
+            let before = queue.waiters.iter().rposition(|earlier| *earlier < id);
+            queue.waiters.insert(before.map_or(0, |at| at + 1), id);
         }
         self.advance(name);
     }
@@ -388,6 +396,58 @@ impl Engine {
         }
     }
 
+    /// Whether the head is a reader that was refused and may be standing back for writers.
+    fn head_stands_back(&self, name: &Name) -> bool {
+        let parked = self.names.queues.get(name);
+        let parked = parked.filter(|queue| queue.attempt == Attempt::Parked);
+        let head = parked.and_then(|queue| self.names.waiters.get(queue.waiters.front()?));
+        head.is_some_and(|head| head.stands_back.is_some_and(|end| end > self.cx.now))
+    }
+
+    /// The head is a reader that stands back for writers of other clients. If another reader at the
+    /// front does so for a shorter time, or not at all, it becomes the head. The answer tells whether one did.
+    fn let_earlier_reader_first(&mut self, name: &Name) -> bool {
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return false;
+        };
+        let waiters = &self.names.waiters;
+        let front = queue.waiters.iter().take(tuning::READERS_AHEAD).enumerate();
+        let mut keys: Vec<OwnerKey> = Vec::new();
+        let mut first = None;
+        for (at, id) in front {
+            let reads = |waiter: &&Waiter| waiter.form.kind == Kind::Read;
+            let Some(waiter) = waiters.get(id).filter(reads) else {
+                break;
+            };
+            // The next one of a key enters the hold that the first one gets.
+            let alone = waiter.key == OwnerKey::Once || !keys.contains(&waiter.key);
+            keys.push(waiter.key);
+            let waits = !waiter.answered && !waiter.is_asking() && waiter.unsettled.is_none();
+            let end = waiter.stands_back;
+            if alone && waits && first.is_none_or(|(_, earliest)| end < earliest) {
+                first = Some((at, end));
+            } else if at == 0 {
+                // A copy of the head may still be alive.
+                return false;
+            }
+        }
+        let Some((at, _)) = first.filter(|(at, _)| *at > 0) else {
+            return false;
+        };
+        let head = queue.waiters.front().copied();
+        if let Some(id) = queue.waiters.remove(at) {
+            queue.waiters.push_front(id);
+        }
+        queue.attempt = Attempt::Idle;
+        if let Some(id) = head {
+            if let Some(waiter) = self.names.waiters.get_mut(&id) {
+                waiter.retry = None;
+            }
+            self.names.arm_waiter(&mut self.cx, id);
+        }
+        true
+    }
+
     /// Sends the call of a reader that is not the head of its queue, unless that was done. A key has
     /// one hold of a side: its second reader enters the hold that the first one gets.
     fn ask_ahead(&mut self, id: RequestId) {
@@ -401,7 +461,8 @@ impl Engine {
             return;
         };
         waiter.ahead = Ahead::Asking { again: false };
-        let (op, limit) = (waiter.next_try(), waiter.limit());
+        let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
+        let limit = waiter.limit();
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
     }
@@ -472,8 +533,8 @@ impl Engine {
         }
     }
 
-    /// Gives a waiter an owner of the last connection. If a copy for the previous owner got no
-    /// answer, that owner is cleaned up. A token that the caller chose stays.
+    /// Gives a waiter an owner of the last connection. If the previous owner may have left something,
+    /// that is cleaned up. A token that the caller chose stays.
     pub(in crate::engine) fn renew_owner(&mut self, id: RequestId) {
         let Some(waiter) = self.names.waiters.get(&id) else {
             return;
@@ -485,10 +546,17 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let before = std::mem::replace(&mut waiter.owner, next);
-        if let Some(expired) = waiter.unsettled.take() {
-            let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
-            self.clean_up(&name, before, &form, lease, Some(expired));
+        let unsettled = waiter.unsettled.take();
+        let marked = std::mem::take(&mut waiter.marked);
+        let left = Left {
+            name: waiter.name.clone(),
+            owner: std::mem::replace(&mut waiter.owner, next),
+            form: waiter.form.clone(),
+            lease: waiter.lease(),
+            marked,
+        };
+        if unsettled.is_some() || marked {
+            self.begin_cleanup(left, unsettled);
         }
     }
 
@@ -547,8 +615,8 @@ impl Engine {
         for was in &waiter.was {
             self.clean_up(name, was.owner, form, lease, None);
         }
-        if clean || waiter.unsettled.is_some() || waiter.has_place() {
-            self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
+        if clean || waiter.leaves_something() {
+            self.clean_up_waiter(&waiter);
         }
         self.advance(name);
     }
@@ -703,6 +771,7 @@ impl Engine {
             return self.try_refused(id, name, first);
         }
         let announced = std::mem::replace(&mut waiter.announced, true);
+        let (stands_back, longest) = (waiter.stands_back, waiter.recheck(self.cx.config.recheck));
         if let Some(queue) = self.names.queues.get_mut(name) {
             queue.note_refusal(self.cx.now);
             queue.turn.refused(self.cx.now);
@@ -719,9 +788,15 @@ impl Engine {
         if !self.names.want_channel(&mut self.cx, name, topic) && again {
             return self.advance(name);
         }
-        let recheck = self.cx.jitter.spread(self.cx.config.recheck);
+        let recheck = self.cx.jitter.spread(longest);
         let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + tuning::EXPIRY_SLACK));
         let mut end = self.cx.now.after(pause);
+        if let Some(last) = stands_back.filter(|last| *last > self.cx.now) {
+            if self.let_earlier_reader_first(name) {
+                return self.advance(name);
+            }
+            end = end.min(last);
+        }
         if self.cx.unseen {
             end = end.min(timing::look(self.cx.now));
         }
@@ -802,12 +877,28 @@ impl Engine {
         self.adopt_waiters(&name, key, owner, &form);
         // A reader that won ahead of the head changes nothing for the others.
         if was_head {
+            if form.kind == Kind::Read {
+                self.let_readers_ask_again(&name);
+            }
             self.advance(&name);
         }
         // A message that came during its call may have been for the next one: permits that one caller
         // gets leave others.
         if was_head && again && form.kind.takes_permits() {
             self.wake_head(&name);
+        }
+    }
+
+    /// Readers behind the head have asked in vain, as they stood back for a writer. Now the head reads.
+    fn let_readers_ask_again(&mut self, name: &Name) {
+        let Some(queue) = self.names.queues.get(name) else {
+            return;
+        };
+        for id in queue.waiters.iter().take(tuning::READERS_AHEAD) {
+            let waiter = self.names.waiters.get_mut(id);
+            if let Some(waiter) = waiter.filter(|waiter| waiter.ahead == Ahead::InVain) {
+                waiter.ahead = Ahead::No;
+            }
         }
     }
 
@@ -867,12 +958,11 @@ impl Engine {
                 continue;
             };
             // It asked as an owner of its own, and got no answer, or has a place.
-            let lease = waiter.lease();
             for was in &waiter.was {
-                self.clean_up(name, was.owner, form, lease, None);
+                self.clean_up(name, was.owner, form, waiter.lease(), None);
             }
-            if waiter.unsettled.is_some() || waiter.has_place() {
-                self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
+            if waiter.leaves_something() {
+                self.clean_up_waiter(&waiter);
             }
             let left = waiter
                 .deadline

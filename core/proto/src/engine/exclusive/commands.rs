@@ -227,6 +227,7 @@ impl Engine {
                     limit: 0,
                     queues: false,
                     steal: false,
+                    mark: None,
                 })
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {
@@ -266,6 +267,7 @@ impl Engine {
                     remaining,
                     ttl,
                     lesson: None,
+                    unmark: false,
                 })
             }
         }
@@ -292,6 +294,7 @@ impl Engine {
             remaining,
             ttl,
             lesson,
+            unmark: false,
         }
     }
 

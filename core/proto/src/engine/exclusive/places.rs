@@ -59,7 +59,8 @@ impl Engine {
             }
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
-        let (op, limit) = (waiter.next_try(), waiter.limit());
+        let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
+        let limit = waiter.limit();
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         if let (Some(Former { owner, .. }), Some(waiter)) = (left, self.names.waiters.get(&id)) {

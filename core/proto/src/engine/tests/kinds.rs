@@ -258,6 +258,7 @@ fn an_adaptive_lock_tells_what_was_asked_for_and_how_long_it_took() {
             Op::Release {
                 remaining: 1,
                 lesson: None,
+                unmark: false,
                 ..
             }
         ),

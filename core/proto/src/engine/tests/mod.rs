@@ -21,6 +21,7 @@ mod losing;
 mod multi;
 mod passing;
 mod permits;
+mod preferring;
 mod queueing;
 mod reading;
 mod renewing;
@@ -52,6 +53,7 @@ const WATCHED: Terms = Terms {
     permits: 0,
     limit: 0,
     steal: false,
+    writer_preference: None,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(LEASE),

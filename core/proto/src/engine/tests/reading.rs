@@ -613,6 +613,28 @@ fn a_reader_whose_write_lock_ends_before_it_asks_waits_in_its_order() {
     rig.granted(reader);
 }
 
+/// Regression test: the first of two such readers stayed at the front, before the writer.
+#[test]
+fn two_readers_whose_write_lock_ends_before_they_ask_wait_in_their_order() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let waits = rig.write();
+    rig.input(down());
+    let readers = [KEY; 2].map(|key| rig.acquire_with("n", key, None, READ));
+    rig.release(&writer);
+    rig.input(Input::Up(0));
+    let release = rig.sent();
+    rig.reply(&release, Reply::Released(0));
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, Kind::Write, "it asked first");
+    rig.grant(&sent);
+    let other = rig.granted(waits);
+    rig.free(&other);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(readers[0]);
+}
+
 /// Regression test: what a reader may have got by a call without an answer stayed in Redis when it
 /// entered the hold of its key instead.
 #[test]

@@ -10,6 +10,8 @@
 //! - no more permits of a semaphore are out than there are, as holders believe and by the record of
 //!   the server, which counts each as free or as taken, and not as both;
 //! - nobody stays in the queue of a fair lock who does not wait for it;
+//! - no reader stands back for writers of other clients longer than its option says, and no writer
+//!   keeps readers back that does not wait any more;
 //! - waiters of one client get permits in the order in which they asked;
 //! - the server's count is the number of levels whenever no call is in flight;
 //! - every request is answered exactly once, and never with `internal`;

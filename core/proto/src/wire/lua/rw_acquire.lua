@@ -2,11 +2,14 @@
 -- max(remaining, lease). A reader's count is always 1 here: it counts its levels in its own process.
 -- The hash has the field `mode` (read or write) and a field for each owner, with its count. A reader has a key
 -- of its own, which keeps its time: the hash lives for as long as the longest of all.
--- KEYS   lock, for a reader its time-out key; for a writer the fencing counter when a token is wanted
+-- With the option writer_preference a third key is the mark of writers that wait, each with its deadline: a new
+-- reader stands back until the last of these, and a grant to a writer ends its own. Redisson does not know it.
+-- KEYS   lock, for a reader its time-out key; for a writer the fencing counter when a token is wanted;
+--        the mark of waiting writers, if that counts
 -- ARGV   owner, lease ms, not-after ms + lease ms,
 --        count (1 if it is missing; 0 if the owner cannot have the lock yet, so that another has it),
---        for a reader the field of the writer under which it reads; for a writer ms that the fencing counter
---        lives (0: for ever; missing without fencing)
+--        for a reader the field of the writer under which it reads; for a writer ms that its mark lives (missing
+--        without a mark), ms that the fencing counter lives (0: for ever; missing without fencing)
 -- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
 --        now STALE | now ACQUIRED ttl token | now BUSY ttl | now GONE why | now FOREIGN what
 --        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
@@ -19,6 +22,9 @@ local timeout = KEYS[2]
 local fields = redis.pcall('HMGET', lock, 'mode', owner, ARGV[5] or '')
 --# write
 local fencing = ARGV[5]
+--# write-mark
+fencing = ARGV[6]
+--# write
 local fields = redis.pcall('HMGET', lock, 'mode', owner)
 --# all
 if fields.err then
@@ -33,6 +39,20 @@ if not held and count > 1 then return {now, GONE, mode and STOLEN or DELETED} en
 local barred = not held and mode == 'write' and not fields[3]
 --# write
 local barred = not held and mode
+--# write-mark
+local mark = KEYS[#KEYS]
+if barred then
+  local set = redis.pcall('ZADD', mark, string.format('%.0f', now + ARGV[5]), owner)
+  if type(set) == 'number' then
+    -- Nobody else takes away what a writer left that has died.
+    local first = redis.call('ZRANGE', mark, 0, 0, 'WITHSCORES')
+    if tonumber(first[2]) <= now then redis.call('ZREM', mark, first[1]) end
+--@ marked
+  -- A full server denies it: then readers do not stand back.
+  elseif not string.find(set.err, 'OOM', 1, true) then
+    return set
+  end
+end
 --# all
 if barred or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
 
@@ -44,6 +64,16 @@ if count > 1 then fencing = nil end
 local plain = not held
 -- Each of these may be refused. The keys that they leave have an expiry.
 if redis.call('PTTL', timeout) < lease then redis.call('SET', timeout, 1, 'PX', ARGV[2]) end
+--# read-mark
+-- The look is a write. A full server denies nothing after the first write of a script, so that has to be the SET.
+if not held then
+  local mark = KEYS[3]
+--@ marked
+  if left > 0 then
+    redis.call('DEL', timeout)
+    return {now, BUSY, left}
+  end
+end
 --# all
 if not mode then
 --# read
@@ -72,6 +102,9 @@ if not mode or redis.call('PTTL', lock) < lease then
     return set
   end
 end
+--# write-mark
+redis.call('ZREM', mark, owner)
+--# all
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 local ttl = redis.call('PTTL', lock)
 --# read

@@ -1,6 +1,6 @@
 -- Frees one side of a read-write lock. A full server denies nothing of this.
 -- The last reader wakes one waiter, a writer all of them, also when its own readers stay.
--- KEYS   lock, for a reader its time-out key
+-- KEYS   lock, for a reader its time-out key; for a writer the mark of waiting writers, if it may have set that
 -- ARGV   owner, channel, publish verbs, what time-out keys begin with
 -- reply  RELEASED + number of those who heard it | 0 GONE why
 local lock, owner, prefix = KEYS[1], ARGV[1], ARGV[4]
@@ -9,6 +9,16 @@ local freed = redis.pcall('HDEL', lock, owner)
 -- The server would track a key that is read when it is gone, and never forget it.
 local own = freed == 1 and redis.call('PTTL', KEYS[2])
 redis.call('DEL', KEYS[2])
+--# write-mark
+-- It waits no longer. If no other does, the readers that stood back may come.
+local mark = KEYS[2]
+if redis.call('ZREM', mark, owner) == 1 then
+--@ clock
+--@ marked
+  if left <= 0 then
+    for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '1') end
+  end
+end
 --# all
 if freed ~= 1 then
   if freed == 0 then return {0, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end

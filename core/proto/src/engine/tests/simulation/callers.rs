@@ -40,6 +40,7 @@ const QUICK: Terms = Terms {
     permits: 0,
     limit: 0,
     steal: false,
+    writer_preference: None,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(Duration::from_secs(1)),
@@ -202,6 +203,9 @@ impl Caller {
         } else {
             0
         };
+        let is_side = matches!(kind, Kind::Read | Kind::Write);
+        let preference = Duration::from_millis(random.pick(&[20, 200, 1500, 60_000]));
+        let writer_preference = (is_side && random.chance(500)).then_some(preference);
         let has_token = kind == Kind::Simple && random.chance(300);
         let token = has_token.then(|| self.next_token(random, next));
         let max_hold = random
@@ -230,6 +234,7 @@ impl Caller {
                 permits,
                 limit: if permits > 0 { LIMIT } else { 0 },
                 steal: kind == Kind::Write && random.chance(150),
+                writer_preference,
             },
         })
     }

@@ -371,6 +371,7 @@ impl Outage {
             permits: 0,
             limit: 0,
             steal: false,
+            writer_preference: None,
         };
         let name = Name::from(format!("n{id}"));
         let request = Request::Acquire {

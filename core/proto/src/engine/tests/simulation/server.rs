@@ -116,11 +116,15 @@ impl Lock {
     }
 }
 
+/// The writers of a lock that have noted that they wait, each until a time in ms.
+pub type Mark = BTreeMap<(Uuid, OwnerId), u64>;
+
 /// The data that a replica keeps in a fail-over.
 #[derive(Debug, Clone, Default)]
 struct Data {
     locks: BTreeMap<Name, Lock>,
     shared: BTreeMap<Name, Shared>,
+    marks: BTreeMap<Name, Mark>,
     semaphores: BTreeMap<Name, Semaphore>,
     queues: BTreeMap<Name, Vec<Place>>,
     /// The counters of the fencing tokens.
@@ -175,6 +179,8 @@ pub struct Server {
     pub locks: BTreeMap<Name, Lock>,
     /// The read-write locks.
     pub shared: BTreeMap<Name, Shared>,
+    /// The writers of these that wait. Some of the times are over.
+    pub marks: BTreeMap<Name, Mark>,
     pub semaphores: BTreeMap<Name, Semaphore>,
     /// The queues of the fair locks and semaphores.
     pub queues: BTreeMap<Name, Vec<Place>>,
@@ -211,6 +217,7 @@ impl Server {
         Server {
             locks: BTreeMap::new(),
             shared: BTreeMap::new(),
+            marks: BTreeMap::new(),
             semaphores: BTreeMap::new(),
             queues: BTreeMap::new(),
             subscribers: BTreeSet::new(),
@@ -325,6 +332,7 @@ impl Server {
         self.effects.bereaved.extend(owners);
         self.locks.clear();
         self.shared.clear();
+        self.marks.clear();
         self.semaphores.clear();
         self.queues.clear();
         self.subscribers.clear();
@@ -342,6 +350,7 @@ impl Server {
         self.replica = Data {
             locks,
             shared: self.shared.clone(),
+            marks: self.marks.clone(),
             semaphores: self.semaphores.clone(),
             queues: self.queues.clone(),
             tokens,
@@ -355,6 +364,7 @@ impl Server {
         let Data {
             mut locks,
             mut shared,
+            marks,
             mut semaphores,
             queues,
             tokens,
@@ -400,7 +410,8 @@ impl Server {
         let gone: Vec<_> = owners.filter(|owner| !stay.contains(owner)).collect();
         self.effects.bereaved.extend(gone);
         (self.shared, self.semaphores, self.queues) = (shared, semaphores, queues);
-        (self.locks, self.tokens, self.learnt) = (locks, tokens, learnt);
+        (self.locks, self.marks) = (locks, marks);
+        (self.tokens, self.learnt) = (tokens, learnt);
         self.subscribers.clear();
         self.trackers.clear();
         self.scripts.clear();
@@ -604,6 +615,7 @@ impl Server {
                 fencing,
                 under,
                 steal,
+                mark,
                 ..
             } if is_read_write(form.kind) => {
                 let me = (origin.uuid, *owner);
@@ -618,7 +630,7 @@ impl Server {
                     (me, form.kind == Kind::Read),
                     under,
                     *count,
-                    *lease,
+                    (*lease, *mark),
                     fencing,
                 )
             }
@@ -628,9 +640,15 @@ impl Server {
                 form,
                 remaining,
                 ttl,
+                unmark,
                 ..
             } if is_read_write(form.kind) => {
                 let (me, reads) = (Some((origin.uuid, *owner)), form.kind == Kind::Read);
+                let mark = self.marks.get_mut(name).filter(|_| *unmark);
+                let was_there = mark.is_some_and(|mark| mark.remove(&me.unwrap()).is_some());
+                if was_there && self.marked_until(name).is_none() {
+                    self.publish(Topic::ReadWrite, name);
+                }
                 if *remaining > 0 {
                     self.lower(origin, name, (me, reads), *remaining, *ttl)
                 } else {
@@ -728,6 +746,7 @@ impl Server {
                 remaining,
                 ttl,
                 lesson,
+                ..
             } => {
                 let reply = self.release(
                     origin,
@@ -992,7 +1011,7 @@ impl Server {
         (me, reads): ((Uuid, OwnerId), bool),
         under: Option<(Uuid, OwnerId)>,
         count: u32,
-        lease: Duration,
+        (lease, mark): (Duration, Option<Duration>),
         fencing: bool,
     ) -> Reply {
         let now_ms = self.now_ms();
@@ -1007,7 +1026,23 @@ impl Server {
         };
         if let Some(shared) = shared.filter(|shared| !held && is_barred(shared)) {
             let left = Duration::from_millis(shared.until_ms.saturating_sub(now_ms));
+            if let Some(time) = mark.filter(|_| !reads) {
+                let mark = self.marks.entry(name.clone()).or_default();
+                mark.insert(me, now_ms + millis(time));
+            }
             return Reply::Busy { ttl: Some(left) };
+        }
+        let stands_back = reads && !held && mark.is_some();
+        if let Some(end_ms) = self.marked_until(name).filter(|_| stands_back) {
+            let left = Duration::from_millis(end_ms - now_ms);
+            return Reply::Busy { ttl: Some(left) };
+        }
+        if let Some(waiting) = self
+            .marks
+            .get_mut(name)
+            .filter(|_| !reads && mark.is_some())
+        {
+            waiting.remove(&me);
         }
         let drawn = (!held && fencing && !reads).then(|| self.draw_token(name));
         let shared = self.shared.entry(name.clone()).or_default();
@@ -1026,6 +1061,19 @@ impl Server {
         let ttl = Duration::from_millis(end_ms - now_ms);
         self.changed(name, Some(origin));
         Reply::Acquired { ttl, token }
+    }
+
+    /// The writers that have noted that they wait, and until when that counts.
+    pub fn marked(&self, name: &Name) -> impl Iterator<Item = ((Uuid, OwnerId), u64)> {
+        let all = self.marks.get(name).into_iter().flatten();
+        let now_ms = self.now_ms();
+        all.map(|(owner, end_ms)| (*owner, *end_ms))
+            .filter(move |(_, end_ms)| *end_ms > now_ms)
+    }
+
+    /// Until when new readers stand back.
+    pub fn marked_until(&self, name: &Name) -> Option<u64> {
+        self.marked(name).map(|(_, end_ms)| end_ms).max()
     }
 
     /// All others lose the lock. The thief has it already if this is another copy.

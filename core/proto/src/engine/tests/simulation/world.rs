@@ -188,6 +188,8 @@ struct Client {
     last_subscription: u64,
     callers: Vec<Caller>,
     asked: BTreeMap<RequestId, usize>,
+    /// Until when each reader stands back for writers that wait, since it has asked.
+    stand_back: BTreeMap<RequestId, Moment>,
     last_request: RequestId,
     cells: Vec<Arc<HoldCell>>,
     renewals: Renewals,
@@ -728,6 +730,7 @@ impl World {
             last_subscription: 0,
             callers,
             asked: BTreeMap::new(),
+            stand_back: BTreeMap::new(),
             last_request: 0,
             cells: Vec::new(),
             renewals: Renewals::default(),
@@ -953,6 +956,7 @@ impl World {
                 } => {
                     self.note_renewals(place, &op);
                     self.clients[place].asks(&op, limit);
+                    self.check_mark_of(place, &op);
                     if let Op::Acquire {
                         owner,
                         under: Some(_),
@@ -2160,6 +2164,7 @@ impl World {
 
     fn completed(&mut self, place: usize, id: RequestId, result: Answer<Done>) {
         let client = &mut self.clients[place];
+        client.stand_back.remove(&id);
         let Some(at) = client.asked.remove(&id) else {
             return self.fail(format!("request {id} was answered twice, or never made"));
         };
@@ -2643,6 +2648,7 @@ impl World {
         self.check_permits();
         self.check_ghosts();
         self.check_places();
+        self.check_marks();
         self.check_waiters();
         self.check_renewals();
         self.check_turns();
@@ -3011,6 +3017,58 @@ impl World {
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
+    /// A reader regards the mark of waiting writers for as long as its option says, and no longer.
+    fn check_mark_of(&mut self, place: usize, op: &Op) {
+        let Op::Acquire {
+            owner,
+            form,
+            mark: Some(most),
+            ..
+        } = op
+        else {
+            return;
+        };
+        let client = &mut self.clients[place];
+        let now = client.local(self.time);
+        let mut waiters = client.engine.names.waiters.iter();
+        let waiter = waiters.find(|(_, waiter)| waiter.owner == *owner);
+        // Its caller may have its answer by now.
+        let Some((id, _)) = waiter.filter(|_| form.kind == Kind::Read) else {
+            return;
+        };
+        // It counts from the call, or from before that.
+        let end = *client.stand_back.entry(*id).or_insert(now.after(*most));
+        if end <= now {
+            self.fail(format!("{op:?} stands back after {end:?}"));
+        }
+    }
+
+    /// No mark stays of a writer that does not wait any more.
+    fn check_marks(&mut self) {
+        let mut wrong = None;
+        let marks = self.server.marks.keys();
+        let marks = marks.flat_map(|name| {
+            let owners = self.server.marked(name);
+            owners.map(move |(owner, end_ms)| (name, owner, end_ms))
+        });
+        for (name, me, end_ms) in marks {
+            let (uuid, owner) = me;
+            let lives = |client: &&Client| client.uuid == uuid && !client.has_left(name);
+            let client = self.clients.iter().find(lives);
+            let excused = self.has_jumped || self.is_excused(me);
+            if client.is_none_or(|client| client.engine.wants(owner)) || excused {
+                continue;
+            }
+            let since = *self.ghosts.entry(me).or_insert(self.time);
+            if self.time > self.disturbed.max(since) + allowed(GHOST, name) {
+                wrong = Some(format!(
+                    "{name}: the mark of {me:?} until {end_ms} stays since {since}"
+                ));
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
     /// No client waits for a free lock.
     fn check_waiters(&mut self) {
         let mut stuck = None;
@@ -3021,7 +3079,8 @@ impl World {
                     .engine
                     .waits_for(name)
                     .filter(|_| !client.has_ended());
-                let is_taken = |(kind, permits): (Kind, i64)| {
+                let now = client.local(self.time);
+                let is_taken = |(id, kind, permits): (RequestId, Kind, i64)| {
                     let queue = self.server.queues.get(name);
                     let head = queue.and_then(|queue| queue.first());
                     let head = head.filter(|head| head.due_ms > self.server.now_ms());
@@ -3038,7 +3097,10 @@ impl World {
                         return semaphore.is_some_and(|one| one.available() < wanted);
                     }
                     let shared = self.server.shared.get(name);
+                    let end = client.stand_back.get(&id).filter(|_| kind == Kind::Read);
+                    let stands_back = end.is_some_and(|end| *end > now);
                     of_other
+                        || stands_back && self.server.marked_until(name).is_some()
                         || self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
                 };
@@ -3134,17 +3196,18 @@ impl Engine {
                 .is_some_and(|hold| !matches!(hold.phase, Phase::Lost(_)))
     }
 
-    /// The kind of the first waiter of the name, and the permits that it wants, unless a hold of this client is in its way.
-    fn waits_for(&self, name: &Name) -> Option<(Kind, i64)> {
+    /// The first waiter of the name, its kind, and the permits that it wants, unless a hold of this client is in its way.
+    fn waits_for(&self, name: &Name) -> Option<(RequestId, Kind, i64)> {
         let queue = self.names.queues.get(name)?;
-        let head = self.names.waiters.get(queue.waiters.front()?)?;
+        let id = *queue.waiters.front()?;
+        let head = self.names.waiters.get(&id)?;
         let blocks = |hold: &Hold| {
             hold.blocks(false)
                 && (hold.cell.kind.excludes(head.form.kind) || !head.form.kind.is_shared())
                 && Some(hold.cell.owner) != head.under
         };
         let blocked = queue.holds().iter().any(|owner| blocks(&self.holds[owner]));
-        (!blocked).then_some((head.form.kind, head.form.permits.into()))
+        (!blocked).then_some((id, head.form.kind, head.form.permits.into()))
     }
 
     /// A caller that waits for permits of this semaphore and asked before this request. The head may

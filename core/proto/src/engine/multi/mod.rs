@@ -11,11 +11,11 @@
 //! refused, and so on. So a caller waits only for a name behind all names that it holds. Every caller has
 //! the same order, so no circle of them can wait for each other ([resource hierarchy]).
 //!
-//! A quorum goes on as soon as it has enough parts, and stands the failure of others. Otherwise it waits in
-//! the same way for the first part that somebody else holds, and looks at all again every
-//! [`tuning::QUORUM_LOOK`].
+//! The lock of a quorum goes on without some of its parts: `quorum.rs` has its rules.
 //!
 //! [resource hierarchy]: https://en.wikipedia.org/wiki/Dining_philosophers_problem#Resource_hierarchy_solution
+
+mod quorum;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ use crate::maps::{Map, SmallMap};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Form, Kind, Name, OwnerId, Side};
+use quorum::{Lack, Look, Next, Round};
 
 /// Puts the locks of a multi lock into the order in which every client waits for them, and gives them
 /// with the name of the whole. `of` tells the name and the kind of each.
@@ -154,12 +155,8 @@ struct Attempt {
     has_waited: bool,
     /// The first refused part of this round, and why.
     refused: Option<(usize, Error)>,
-    /// Why parts of a quorum were not acquired at the last look at all of them.
-    lacking: Vec<(usize, Error)>,
-    /// This round is such a look, not the wait for one part.
-    looks: bool,
-    /// The parts whose servers ended a wait with an error of theirs. One that passes ends a try alone.
-    refuses: Vec<bool>,
+    /// For a quorum: what it has seen of the parts that it lacks.
+    look: Look,
     /// An error that ends the acquisition.
     failed: Option<Error>,
 }
@@ -241,6 +238,7 @@ impl Command {
 }
 
 impl Attempt {
+    /// Whether some of its parts are enough.
     fn is_quorum(&self) -> bool {
         tuning::HAS_QUORUMS && self.needed < self.parts.len()
     }
@@ -269,15 +267,7 @@ impl Attempt {
             Err(error) => error,
         };
         if is_quorum {
-            // A part that is held and could not be extended tells nothing of those that are missing.
-            if waited {
-                if let Some(refuses) = self.refuses.get_mut(part) {
-                    *refuses = error.kind() == ErrorKind::Server;
-                }
-            } else if grant.is_none() {
-                self.lacking.push((part, error));
-            }
-            return;
+            return self.look.refused(part, waited, grant.is_none(), error);
         }
         let passes = match error.kind() {
             ErrorKind::Timeout => true,
@@ -326,56 +316,25 @@ impl Attempt {
         let is_enough = self.held(cx.now) >= self.needed;
         let mut asked = self.asked.iter().zip(self.parts.iter());
         asked.all(|(asked, part)| {
-            asked.is_none() || is_enough && self.looks && cx.links.error(&part.name).is_some()
+            asked.is_none()
+                || is_enough && self.look.is_on() && cx.links.error(&part.name).is_some()
         })
     }
 
-    /// Why a quorum cannot be reached: of the reasons, the one that says most.
+    /// Why a quorum cannot be reached.
     fn no_quorum(&self, cx: &Context) -> Error {
-        // The quorum stands the failure of so many servers.
-        let spare = self.parts.len() - self.needed;
-        let is_busy = |error: &Error| error.kind() == ErrorKind::Timeout;
-        let mut busy = self.lacking.iter().filter(|(_, error)| is_busy(error));
-        let mut failed = self.lacking.iter().filter(|(_, error)| !is_busy(error));
-        if busy.clone().count() > spare {
-            return self.timeout(busy.next().map_or(0, |(part, _)| *part));
-        }
-        if failed.clone().count() > spare
-            && let Some((part, error)) = failed.next()
-        {
-            return self.of_part(*part, error.clone());
-        }
-        // The caller's time ended before the look: these servers have not answered.
-        let mut unheard = self.asked.iter().enumerate();
-        match unheard.find(|(_, asked)| self.looks && asked.is_some()) {
-            Some((part, _)) => self.unheard(cx, part),
-            None => self.timeout(busy.next().map_or(0, |(part, _)| *part)),
+        let unheard = self.asked.iter().position(Option::is_some);
+        match self.look.reason(self.parts.len() - self.needed, unheard) {
+            Lack::Busy(part) => self.timeout(part),
+            Lack::Failed(part, error) => self.of_part(part, error.clone()),
+            Lack::Unheard(part) => self.unheard(cx, part),
         }
     }
 
-    /// Whether a wait for a part of a quorum cannot help, after this error.
-    fn is_hopeless(&self, cx: &Context, part: usize, error: &Error) -> bool {
-        match error.kind() {
-            ErrorKind::Timeout => false,
-            ErrorKind::Server => self.refuses.get(part).is_some_and(|refuses| *refuses),
-            ErrorKind::Unavailable => {
-                let part = self.parts.get(part);
-                part.is_some_and(|part| cx.links.is_hopeless(&part.name))
-            }
-            _ => true,
-        }
-    }
-
-    /// The part that a quorum waits for next: the first that somebody else holds, or else one whose server
-    /// may come back. There is always such a part: at most as many are hopeless as the quorum can spare.
-    fn next_of_quorum(&self, cx: &Context) -> usize {
-        let is_busy = |(_, error): &&(usize, Error)| error.kind() == ErrorKind::Timeout;
-        let may_help = |(part, error): &&(usize, Error)| !self.is_hopeless(cx, *part, error);
-        let lacking = || self.lacking.iter();
-        let busy = lacking().filter(is_busy).map(|(part, _)| *part).min();
-        busy.or_else(|| lacking().filter(may_help).map(|(part, _)| *part).min())
-            .or_else(|| self.first_missing())
-            .unwrap_or(0)
+    /// Whether the server of a part stays out of reach.
+    fn is_cut_off(&self, cx: &Context, part: usize) -> bool {
+        let part = self.parts.get(part);
+        part.is_some_and(|part| cx.links.is_hopeless(&part.name))
     }
 
     /// The error about a part, which its text names.
@@ -490,9 +449,7 @@ impl Multi {
             parts,
             needed,
             refused: None,
-            lacking: Vec::new(),
-            looks: true,
-            refuses: vec![false; count],
+            look: Look::first(count),
             failed: None,
         };
         if let Some(deadline) = attempt.deadline {
@@ -528,13 +485,19 @@ impl Multi {
 
     /// The caller's time is over.
     pub(super) fn due(&mut self, cx: &mut Context, id: RequestId) {
-        // A part that is waited for has the same end.
-        let tries = |attempt: &&Attempt| attempt.waits_for.is_none() || attempt.is_quorum();
-        let Some(attempt) = self.attempts.get(&id).filter(tries) else {
+        let Some(attempt) = self.attempts.get(&id) else {
             return;
         };
-        if attempt.is_quorum() && attempt.held(cx.now) >= attempt.needed {
-            return self.open_in_time(cx, id);
+        if attempt.is_quorum() {
+            if attempt.held(cx.now) >= attempt.needed {
+                return self.open_in_time(cx, id);
+            }
+            let error = attempt.no_quorum(cx);
+            return self.give_up(cx, id, error);
+        }
+        // A part that is waited for has the same end.
+        if attempt.waits_for.is_some() {
+            return;
         }
         let refused = attempt.refused.as_ref().map(|(part, _)| *part);
         let part = refused.or_else(|| attempt.first_missing()).unwrap_or(0);
@@ -543,7 +506,6 @@ impl Multi {
             .get(part)
             .and_then(|of| cx.links.error(&of.name));
         let error = match down {
-            _ if attempt.is_quorum() => attempt.no_quorum(cx),
             Some(down) => attempt.of_part(part, down),
             None => attempt.timeout(part),
         };
@@ -585,10 +547,11 @@ impl Multi {
         let Some(attempt) = self.attempts.get_mut(&id) else {
             return;
         };
-        (attempt.waits_for, attempt.has_waited, attempt.looks) = (Some(part), true, false);
+        (attempt.waits_for, attempt.has_waited) = (Some(part), true);
+        attempt.look.ends();
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
         let wait = match attempt.is_quorum() {
-            true => Some(left.map_or(tuning::QUORUM_LOOK, |left| left.min(tuning::QUORUM_LOOK))),
+            true => Some(quorum::until_look(left)),
             false => left,
         };
         self.ask_for(cx, id, part, wait);
@@ -674,10 +637,7 @@ impl Multi {
             };
             return self.give_up(cx, id, error);
         }
-        let behind = attempt.granted.iter_mut().skip(first);
-        let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
-        self.give_back(behind);
-        self.wait_for(cx, id, first);
+        self.wait_behind(cx, id, first);
     }
 
     /// All parts of a quorum that were asked for have their answers.
@@ -688,60 +648,61 @@ impl Multi {
         let is_gone = |grant: &mut Grant| !grant.cell.is_held(cx.now);
         let granted = attempt.granted.iter_mut();
         let gone: Vec<Grant> = granted.filter_map(|grant| grant.take_if(is_gone)).collect();
-        let granted = attempt.granted.iter().flatten().count();
-        let is_enough = granted >= attempt.needed;
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
-        let is_over = attempt.is_try() || left.is_some_and(|left| left.is_zero());
-        let is_whole = attempt.first_missing().is_none();
-        let waited = !attempt.looks;
+        let round = Round {
+            granted: attempt.granted.iter().flatten().count(),
+            needed: attempt.needed,
+            parts: attempt.parts.len(),
+            is_last: attempt.is_try() || left.is_some_and(|left| left.is_zero()),
+        };
+        let next = attempt
+            .look
+            .next(&round, |part| attempt.is_cut_off(cx, part));
+        let missing = attempt.first_missing().unwrap_or(0);
         self.give_back(gone);
-        if is_enough && waited && !is_whole && !is_over {
-            // Others may be free by now, and each of them makes the lock stand one failure more.
-            self.go_on_with_quorum(cx, id);
-        } else if is_enough {
-            // The leases of some parts began before others were waited for.
-            let has_waited = self.attempts.get_mut(&id);
-            let has_waited = has_waited.is_some_and(|of| std::mem::take(&mut of.has_waited));
-            if !(has_waited && self.extend_fixed(cx, id)) {
-                self.open(cx, id);
+        match next {
+            Next::Open => {
+                // The leases of some parts began before others were waited for.
+                let has_waited = self.attempts.get_mut(&id);
+                let has_waited = has_waited.is_some_and(|of| std::mem::take(&mut of.has_waited));
+                if !(has_waited && self.extend_fixed(cx, id)) {
+                    self.open(cx, id);
+                }
             }
-        } else if let Some(error) = self.hopeless(cx, id, is_over) {
-            self.give_up(cx, id, error);
-        } else {
-            self.go_on_with_quorum(cx, id);
+            Next::GiveUp => {
+                let attempt = self.attempts.get(&id);
+                if let Some(error) = attempt.map(|attempt| attempt.no_quorum(cx)) {
+                    self.give_up(cx, id, error);
+                }
+            }
+            Next::Look => self.look_again(cx, id),
+            Next::Wait(part) => self.wait_behind(cx, id, part.unwrap_or(missing)),
         }
     }
 
-    /// The error of an acquisition that has not enough parts, if its time is over or no wait can help.
-    fn hopeless(&self, cx: &Context, id: RequestId, is_over: bool) -> Option<Error> {
-        let attempt = self.attempts.get(&id)?;
-        let lacking = attempt.lacking.iter();
-        let hopeless = lacking.filter(|(part, error)| attempt.is_hopeless(cx, *part, error));
-        let hopeless = hopeless.count();
-        let spare = attempt.parts.len() - attempt.needed;
-        (is_over || hopeless > spare).then(|| attempt.no_quorum(cx))
-    }
-
-    /// Looks at all missing parts after a wait, and waits for one after a look.
-    fn go_on_with_quorum(&mut self, cx: &mut Context, id: RequestId) {
+    /// Looks at all missing parts of a quorum.
+    fn look_again(&mut self, cx: &mut Context, id: RequestId) {
         let Some(attempt) = self.attempts.get_mut(&id) else {
             return;
         };
-        if !std::mem::replace(&mut attempt.looks, true) {
-            attempt.lacking.clear();
-            let missing = attempt.granted.iter().enumerate();
-            let missing = missing.filter(|(_, grant)| grant.is_none());
-            let missing: Vec<usize> = missing.map(|(part, _)| part).collect();
-            for part in missing {
-                self.ask_for(cx, id, part, Some(Duration::ZERO));
-            }
-            return;
+        attempt.look.begins();
+        let missing = attempt.granted.iter().enumerate();
+        let missing = missing.filter(|(_, grant)| grant.is_none());
+        let missing: Vec<usize> = missing.map(|(part, _)| part).collect();
+        for part in missing {
+            self.ask_for(cx, id, part, Some(Duration::ZERO));
         }
-        let next = attempt.next_of_quorum(cx);
-        let behind = attempt.granted.iter_mut().skip(next);
+    }
+
+    /// Waits for this part, and gives back those behind it.
+    fn wait_behind(&mut self, cx: &mut Context, id: RequestId, first: usize) {
+        let Some(attempt) = self.attempts.get_mut(&id) else {
+            return;
+        };
+        let behind = attempt.granted.iter_mut().skip(first);
         let behind: Vec<Grant> = behind.filter_map(Option::take).collect();
         self.give_back(behind);
-        self.wait_for(cx, id, next);
+        self.wait_for(cx, id, first);
     }
 
     /// Begins the fixed leases of all parts anew. Some of them began when others were waited for. Returns
