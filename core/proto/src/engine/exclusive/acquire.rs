@@ -545,7 +545,7 @@ impl Engine {
         };
         let (name, form, lease) = (&waiter.name, &waiter.form, waiter.lease());
         for was in &waiter.was {
-            self.clean_up(name, was.owner, form, lease, None);
+            self.clean_up(name, *was, form, lease, None);
         }
         if clean || waiter.unsettled.is_some() || waiter.has_place() {
             self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
@@ -869,7 +869,7 @@ impl Engine {
             // It asked as an owner of its own, and got no answer, or has a place.
             let lease = waiter.lease();
             for was in &waiter.was {
-                self.clean_up(name, was.owner, form, lease, None);
+                self.clean_up(name, *was, form, lease, None);
             }
             if waiter.unsettled.is_some() || waiter.has_place() {
                 self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
