@@ -540,6 +540,8 @@ impl Engine {
     /// Takes a waiter out of its queue and lets the next one on. Cleans up what the waiter may have
     /// acquired if a copy got no answer, or if `clean` is set.
     pub(in crate::engine) fn remove_waiter(&mut self, id: RequestId, clean: bool) {
+        let was_head = |waiter: &Waiter| self.names.is_head(&waiter.name, id);
+        let was_head = self.names.waiters.get(&id).is_some_and(was_head);
         let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
             return;
         };
@@ -551,6 +553,11 @@ impl Engine {
             self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
         }
         self.advance(name);
+        // A message that came when its wait was over may have been for the next one, of which the server
+        // tells nobody when a waiter without a place is gone.
+        if was_head && form.kind.takes_permits() && !waiter.is_seated() {
+            self.wake_head(name);
+        }
     }
 
     /// The outcome of the head's call.
