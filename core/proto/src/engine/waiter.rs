@@ -40,7 +40,7 @@ pub(super) struct Waiter {
     /// flight.
     pub(super) answered: bool,
     /// The owners that it was before the last connections were made. One of them may have its place.
-    pub(super) was: Vec<Former>,
+    pub(super) was: Vec<OwnerId>,
     /// Whether a call of this owner was sent without regard to the head of the queue.
     pub(super) asked: bool,
     pub(super) announced: bool,
@@ -52,14 +52,6 @@ pub(super) struct Waiter {
     pub(super) stands_back: Option<Moment>,
     /// Whether this writer may have noted at the server that it waits.
     pub(super) marked: bool,
-}
-
-/// An owner that a waiter was before its connection was made anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Former {
-    pub(super) owner: OwnerId,
-    /// Whether one of its calls got no answer, so that it may have what it asked for.
-    pub(super) in_doubt: bool,
 }
 
 /// Whether a waiter asks that need not be the head of its queue: a reader, or one that has a place in
@@ -200,7 +192,7 @@ impl Waiter {
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
             under: self.under,
-            was: self.was.iter().map(|was| was.owner).collect(),
+            was: self.was.clone(),
             limit: self.terms.limit,
             queues: !self.once(),
             steal: self.terms.steal,

@@ -608,17 +608,24 @@ impl Engine {
     /// Takes a waiter out of its queue and lets the next one on. Cleans up what the waiter may have
     /// acquired if a copy got no answer, or if `clean` is set.
     pub(in crate::engine) fn remove_waiter(&mut self, id: RequestId, clean: bool) {
+        let was_head = |waiter: &Waiter| self.names.is_head(&waiter.name, id);
+        let was_head = self.names.waiters.get(&id).is_some_and(was_head);
         let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
             return;
         };
         let (name, form, lease) = (&waiter.name, &waiter.form, waiter.lease());
         for was in &waiter.was {
-            self.clean_up(name, was.owner, form, lease, None);
+            self.clean_up(name, *was, form, lease, None);
         }
         if clean || waiter.leaves_something() {
             self.clean_up_waiter(&waiter);
         }
         self.advance(name);
+        // A message that came when its wait was over may have been for the next one, of which the server
+        // tells nobody when a waiter without a place is gone.
+        if was_head && form.kind.takes_permits() && !waiter.is_seated() {
+            self.wake_head(name);
+        }
     }
 
     /// The outcome of the head's call.
@@ -959,7 +966,7 @@ impl Engine {
             };
             // It asked as an owner of its own, and got no answer, or has a place.
             for was in &waiter.was {
-                self.clean_up(name, was.owner, form, waiter.lease(), None);
+                self.clean_up(name, *was, form, waiter.lease(), None);
             }
             if waiter.leaves_something() {
                 self.clean_up_waiter(&waiter);

@@ -13,7 +13,7 @@ use crate::engine::context::Purpose;
 use crate::engine::errors::{clocks_differ, not_replicated, timeout, unanswered};
 use crate::engine::interface::{CallOutcome, RequestId};
 use crate::engine::links::Which;
-use crate::engine::waiter::{Ahead, Former, Waiter};
+use crate::engine::waiter::{Ahead, Waiter};
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
@@ -46,10 +46,7 @@ impl Engine {
         if let Some(next) = next {
             // The next owner takes the place. Only one of two copies of this process gets it. The calls of
             // several owners may have got lost, so the server gets all of them, until it answers.
-            let before = Former {
-                owner: std::mem::replace(&mut waiter.owner, next),
-                in_doubt: waiter.unsettled.is_some(),
-            };
+            let before = std::mem::replace(&mut waiter.owner, next);
             if waiter.has_place() {
                 if waiter.was.len() >= tuning::FORMER_OWNERS {
                     // The first one had a place for certain.
@@ -63,19 +60,18 @@ impl Engine {
         let limit = waiter.limit();
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
-        if let (Some(Former { owner, .. }), Some(waiter)) = (left, self.names.waiters.get(&id)) {
+        if let (Some(owner), Some(waiter)) = (left, self.names.waiters.get(&id)) {
             let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
             self.clean_up(&name, owner, &form, lease, None);
         }
     }
 
-    /// The server has answered the owner that this waiter is now, which has the place. An earlier one may
-    /// still have what an unanswered call of it got. The others are not released: another copy of this
-    /// process may have an answer for them, and rely on it.
+    /// The server has answered the owner that this waiter is now, which has the place. Releases what the
+    /// earlier ones may have got. Before, that would take the place away.
     pub(super) fn leave_as(&mut self, waiter: &Waiter) {
-        for was in waiter.was.iter().filter(|was| was.in_doubt) {
+        for was in &waiter.was {
             let lease = waiter.lease();
-            self.clean_up(&waiter.name, was.owner, &waiter.form, lease, None);
+            self.clean_up(&waiter.name, *was, &waiter.form, lease, None);
         }
     }
 

@@ -3185,10 +3185,11 @@ impl Engine {
 
     /// Whether this owner holds the lock or tries to acquire it.
     fn wants(&self, owner: OwnerId) -> bool {
-        let tries =
-            self.names.waiters.values().any(|waiter| {
-                waiter.owner == owner || waiter.was.iter().any(|was| was.owner == owner)
-            });
+        let tries = self
+            .names
+            .waiters
+            .values()
+            .any(|waiter| waiter.owner == owner || waiter.was.contains(&owner));
         tries
             || self
                 .holds
