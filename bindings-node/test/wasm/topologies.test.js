@@ -92,7 +92,7 @@ describe('Sentinel', () => {
   test('a primary that hangs is left', async (t) => {
     const hanging = await SentinelSet.start({ downAfter: 1000 })
     t.after(() => hanging.stop())
-    // What is told when the connection goes shows that it is the announcement which ends it.
+    // The reason that is told shows that the announcement has ended the connection.
     const told = []
     const waiter = await Client.connect(hanging.url, { recheck: 3_600_000, tracking: false })
     waiter.on('event', ({ kind, text }) => kind === 'disconnected' && told.push(text))
@@ -162,11 +162,14 @@ describe('Cluster', () => {
     await hold.extend(20_000)
     await hold.release()
     const listens = async () => (await cluster.listened()).join() === '0,1'
-    await isWoken(cluster.url, name, listens, async () => {
+    // The waiter hears of the move when it looks again, at the end of the lease.
+    const options = { watchdogLease: 3000 }
+    const move = async () => {
       await cluster.moveKeys(slot, 0, 1)
       await cluster.endMove(slot, 0, 1)
       await until(async () => (await cluster.looks[1].send('PUBSUB', 'SHARDCHANNELS', 'redisson_*')).length === 1)
-    })
+    }
+    await isWoken(cluster.url, name, listens, move, options)
     // The map that the client has is an old one: MOVED.
     await client.lock(name).using((again) => assert.equal(again.isHeld, true))
     await client.close()
