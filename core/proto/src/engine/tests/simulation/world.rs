@@ -3033,11 +3033,13 @@ impl World {
         let mut waiters = client.engine.names.waiters.iter();
         let waiter = waiters.find(|(_, waiter)| waiter.owner == *owner);
         // Its caller may have its answer by now.
-        let Some((id, _)) = waiter.filter(|_| form.kind == Kind::Read) else {
+        let Some((id, waiter)) = waiter.filter(|_| form.kind == Kind::Read) else {
             return;
         };
+        // A mark of a writer may be shorter.
+        let most = waiter.terms.writer_preference.unwrap_or(*most);
         // It counts from the call, or from before that.
-        let end = *client.stand_back.entry(*id).or_insert(now.after(*most));
+        let end = *client.stand_back.entry(*id).or_insert(now.after(most));
         if end <= now {
             self.fail(format!("{op:?} stands back after {end:?}"));
         }
