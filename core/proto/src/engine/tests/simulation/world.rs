@@ -541,8 +541,9 @@ pub(super) struct World {
     legacies: BTreeMap<(Uuid, OwnerId), u64>,
     /// The latest time of trouble: until then the timing checks make allowances.
     disturbed: u64,
-    /// The time since which a client waits for a free lock, for each client and name.
-    waits: Vec<Option<u64>>,
+    /// The time since which a client waits for a free lock, and its caller that waits, for each client and
+    /// name.
+    waits: Vec<Option<(u64, RequestId)>>,
     highest_token: BTreeMap<Name, u64>,
     /// The time since which no caller wants the lock of an owner.
     ghosts: BTreeMap<(Uuid, OwnerId), u64>,
@@ -3021,7 +3022,7 @@ impl World {
                     .engine
                     .waits_for(name)
                     .filter(|_| !client.has_ended());
-                let is_taken = |(kind, permits): (Kind, i64)| {
+                let is_taken = |(_, kind, permits): (RequestId, Kind, i64)| {
                     let queue = self.server.queues.get(name);
                     let head = queue.and_then(|queue| queue.first());
                     let head = head.filter(|head| head.due_ms > self.server.now_ms());
@@ -3042,11 +3043,18 @@ impl World {
                         || self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
                 };
-                if waits.is_none_or(is_taken) {
+                let Some(waits) = waits.filter(|waits| !is_taken(*waits)) else {
                     *since = None;
                     continue;
-                }
-                let since = *since.get_or_insert(self.time);
+                };
+                // In a queue of permits, several may be free for one after the other. Each of them hears of its
+                // turn by a message or looks by itself.
+                let (head, fair) = (waits.0, waits.1 == Kind::FairSemaphore);
+                let is_over = |(_, before): &(u64, RequestId)| {
+                    fair && *before != head && !client.engine.names.waiters.contains_key(before)
+                };
+                *since = since.filter(|one| !is_over(one));
+                let (since, _) = *since.get_or_insert((self.time, head));
                 let woken = self.heard && self.released.get(name) == Some(&since);
                 let patience = if woken {
                     WOKEN
@@ -3135,17 +3143,19 @@ impl Engine {
                 .is_some_and(|hold| !matches!(hold.phase, Phase::Lost(_)))
     }
 
-    /// The kind of the first waiter of the name, and the permits that it wants, unless a hold of this client is in its way.
-    fn waits_for(&self, name: &Name) -> Option<(Kind, i64)> {
+    /// The first waiter of the name, its kind, and the permits that it wants, unless a hold of this client is
+    /// in its way.
+    fn waits_for(&self, name: &Name) -> Option<(RequestId, Kind, i64)> {
         let queue = self.names.queues.get(name)?;
-        let head = self.names.waiters.get(queue.waiters.front()?)?;
+        let id = *queue.waiters.front()?;
+        let head = self.names.waiters.get(&id)?;
         let blocks = |hold: &Hold| {
             hold.blocks(false)
                 && (hold.cell.kind.excludes(head.form.kind) || !head.form.kind.is_shared())
                 && Some(hold.cell.owner) != head.under
         };
         let blocked = queue.holds().iter().any(|owner| blocks(&self.holds[owner]));
-        (!blocked).then_some((head.form.kind, head.form.permits.into()))
+        (!blocked).then_some((id, head.form.kind, head.form.permits.into()))
     }
 
     /// A caller that waits for permits of this semaphore and asked before this request. The head may
