@@ -111,7 +111,7 @@ class Several(Cell):
             hash_ = self.world.scripts[MULTI, script]
         else:
             hash_ = self.world.scripts["", script]
-            # Those for both names go there, one after the other.
+            # Commands for both names go there, one after the other.
             skip += self.at if self.commands == 2 and not self.behind else 0
         self.world.proxies("arm", self.port, hash_, skip, action, number)
 
@@ -206,7 +206,7 @@ def give_back(cell: Several, arm: Arm) -> None:
 
 # The operations whose commands are for one name each.
 ALONE = ("re-enter", "release one level", "wait")
-# Those with one such command.
+# The operations with one such command.
 OF_ONE = ("wait for the second name", "give back")
 PLAYED: dict[str, Callable[[Any, Arm], None]] = {
     **OPERATIONS,

@@ -64,7 +64,7 @@ class Struck:
 
 
 class Voting(Cell):
-    """A cell whose lock is on three servers. Those that are struck: `at`."""
+    """A cell whose lock is on three servers. The struck ones: `at`."""
 
     behind: Separate
     # Nothing is struck while the cell is being made.

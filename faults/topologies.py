@@ -116,7 +116,7 @@ def quorum_url(ports: list[int]) -> str:
     return f"redis+quorum://{','.join(f'127.0.0.1:{port}' for port in ports)}"
 
 
-# Those that rows of locks are played on as well.
+# The topologies that rows of locks are played on as well.
 KINDS: dict[str, type[Behind]] = {"sentinel": Watched, "cluster": Sharded}
 EVERY = KINDS | {"quorum": Separate}
 # How many of each are used at once.

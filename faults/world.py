@@ -109,7 +109,7 @@ class World:
                 cell.ok("acquire")
                 cell.ok("release")
             cell.ok("release")
-            # That of a level is another one than that of the last.
+            # The command of a level is another one than that of the last.
             acquire, renew, *others = cell.tell("scripts")
             uses = {"acquire": acquire, "renew": renew, "lower": others[-2:][0], "release": others[-1]}
             found |= {(side, use): script for use, script in uses.items()}

@@ -63,7 +63,7 @@ pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
     crate::print(format!("{text}\n").as_bytes())
 }
 
-/// Deletes it. Of a quorum a few servers may be away: without most of them the lock is not held.
+/// Deletes it. A few servers of a quorum may be away: without most of them the lock is not held.
 fn delete(server: &Server, held: &Held) -> Result<bool, Failure> {
     let clients = connect::clients_of_each(server)?;
     let spare = (clients.len() - 1) / 2;
@@ -77,7 +77,7 @@ fn delete(server: &Server, held: &Held) -> Result<bool, Failure> {
             Ok(was_there) => deleted |= was_there,
             Err(error) => failed.push(error),
         }
-        // What was sent is answered.
+        // All that was sent is answered.
         let _ = client.close_within(Duration::ZERO).wait();
     }
     if failed.len() <= spare {

@@ -69,7 +69,7 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     Ok(found)
 }
 
-/// The locks of a quorum that are held: most of its servers have them. What fewer have belongs to a caller
+/// The locks of a quorum that are held: most of its servers have them. A lock that fewer have belongs to a caller
 /// that waits, or is what is left of a hold. Elsewhere all are held.
 fn of_most(inspector: &Inspector, found: Vec<Held>) -> Result<Vec<Held>, Failure> {
     let (needed, there) = (inspector.needed(), inspector.nodes().len());

@@ -9,7 +9,7 @@ import pytest
 from conftest import LIMIT, Start, ended, line, run
 from server import Quorum, Server, eventually
 
-# What was started now has lost nothing.
+# A server that was started now has lost nothing.
 AT_ONCE = ("-o", "restart_delay=0")
 OWNER = "{}b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:1"
 

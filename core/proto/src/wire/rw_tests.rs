@@ -792,7 +792,7 @@ fn a_writer_that_has_died_keeps_no_place_in_the_mark() {
         live.run(&regarding(&writer(&acquire(1), 4), MOST));
     }
     assert_eq!(marked(&mut live), [format!("{U}:4:write")]);
-    // Those that are over keep nobody back, whatever time the key has.
+    // Marks that are over keep nobody back, whatever time the key has.
     let _: i64 = live.look.zadd(MARK, format!("{U}:4:write"), 4).unwrap();
     assert!(is_acquired(
         &live.run(&regarding(&reader(&acquire(1), 9), MOST))

@@ -216,8 +216,8 @@ impl Engine {
         }
     }
 
-    /// Something may be free. The first waiter with a place asks. Those before it stand in no order with
-    /// it on the server: they ask too, and whichever of them fails takes the message from nobody.
+    /// Something may be free. The first waiter with a place asks. Waiters before it stand in no order with
+    /// it on the server, so they ask too. One that fails takes the message from nobody.
     pub(super) fn wake_places(&mut self, name: &Name) {
         let Some(queue) = self.names.queues.get(name) else {
             return;

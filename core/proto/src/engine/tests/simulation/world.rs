@@ -543,8 +543,9 @@ pub(super) struct World {
     legacies: BTreeMap<(Uuid, OwnerId), u64>,
     /// The latest time of trouble: until then the timing checks make allowances.
     disturbed: u64,
-    /// The time since which a client waits for a free lock, for each client and name.
-    waits: Vec<Option<u64>>,
+    /// The time since which a client waits for a free lock, and its caller that waits, for each client and
+    /// name.
+    waits: Vec<Option<(u64, RequestId)>>,
     highest_token: BTreeMap<Name, u64>,
     /// The time since which no caller wants the lock of an owner.
     ghosts: BTreeMap<(Uuid, OwnerId), u64>,
@@ -3106,11 +3107,18 @@ impl World {
                         || self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
                 };
-                if waits.is_none_or(is_taken) {
+                let Some(waits) = waits.filter(|waits| !is_taken(*waits)) else {
                     *since = None;
                     continue;
-                }
-                let since = *since.get_or_insert(self.time);
+                };
+                // In a queue of permits, several may be free for one after the other. Each of them hears of its
+                // turn by a message or looks by itself.
+                let (head, fair) = (waits.0, waits.1 == Kind::FairSemaphore);
+                let is_over = |(_, before): &(u64, RequestId)| {
+                    fair && *before != head && !client.engine.names.waiters.contains_key(before)
+                };
+                *since = since.filter(|one| !is_over(one));
+                let (since, _) = *since.get_or_insert((self.time, head));
                 let woken = self.heard && self.released.get(name) == Some(&since);
                 let patience = if woken {
                     WOKEN
