@@ -242,7 +242,7 @@ async fn new_readers_stand_back_for_a_writer_of_another_client() {
     let (lock, other) = (preferring(&here, most), preferring(&there, most));
     let first = lock.read().acquire().await.unwrap();
     let writing = tokio::spawn(other.write().acquire());
-    let mut marked = |world: &mut World| world.command::<bool>(&["EXISTS", "{n}:redlatch:writer"]);
+    let marked = |world: &mut World| world.command::<bool>(&["EXISTS", "{n}:redlatch:writer"]);
     eventually("the writer waits", || marked(&mut world)).await;
     assert!(lock.read().try_acquire().await.unwrap().is_none());
     // Programs without the option read as before.
