@@ -114,7 +114,7 @@ def c(profile: str) -> tuple[str, ...]:
     return (str(program),)
 
 
-def redisson(version: str, all_kinds: bool) -> Side:
+def redisson(version: str, all_kinds: bool = False) -> Side:
     command = java_driver("redisson", "Driver", version)
     everything = ("reentrant", "read-write", "multi", "semaphore", "plain-semaphore", "latch", "fair")
     # In the short form one more generation is worth its time where order depends on each of them.

@@ -257,10 +257,11 @@ class Play:
         """A request to this actor about the row's key, by the name that its kind has for it."""
         prefix = self.row.kinds[actor].prefix
         lock = self.key.removeprefix(prefix)
-        request = {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
+        request: dict = {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
         if self.row.kinds[actor].name == "semaphore":
             request["limit"] = self.scenario.get("limit", 0)
-            request |= {"fair": True} if self.fair_permits else {}
+            if self.fair_permits:
+                request["fair"] = True
         if self.row.kinds[actor].counter:
             request["counter"] = self.row.kinds[actor].name
         return request
