@@ -263,12 +263,16 @@ enum {
  *     The lock outlives the client and the program: only a release or its lease ends it. For a job once an
  *     hour, say.
  *
- * writer_preference: a time from 0 ms to 1 h; default: 0 ms
+ * writer_preference: a time from 0 ms to 1 min; default: 0 ms
  *     Read-write lock: for how long new readers stand back for a writer that waits, in all clients that
  *     have this option. 0: not at all.
  *
  * limit: a whole number from 0 to 2147483647; default: 0: others set it
  *     How many permits a semaphore gets, if it has none yet.
+ *
+ * fair: true or false; default: false
+ *     Callers of a semaphore that ask so are served in their order, over all programs. Redisson and
+ *     callers without it can overtake them. A lock has the kind fair for that.
  *
  * The options of an acquisition (wait, lease, token, permits) are parameters in C; token and permits are set by
  * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */
