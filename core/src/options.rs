@@ -309,7 +309,7 @@ options! {
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
-        writer_preference(Duration): Duration = Duration::ZERO, "0 ms", "a time from 0 ms to 60 s", time(Duration::ZERO, secs(60)),
+        writer_preference(Duration): Duration = Duration::ZERO, "0 ms", "a time from 0 ms to 1 min", time(Duration::ZERO, secs(60)),
             "Read-write lock: for how long new readers stand back for a writer that waits, in all clients that have this option. 0: not at all.";
         limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", count(0, LIMIT_MOST),
             "How many permits a semaphore gets, if it has none yet.";
