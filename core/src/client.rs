@@ -316,7 +316,6 @@ impl Client {
     /// # }
     /// ```
     pub fn rw_lock_with(&self, name: &str, options: LockOptions) -> Result<RwLock> {
-        self.0.refuse_quorum("read-write lock")?;
         let [read, write] = options.sides(self.0.locks.kind)?;
         Ok(RwLock {
             read: self.lock_with(name, read)?,
@@ -404,7 +403,6 @@ impl Client {
     /// # }
     /// ```
     pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
-        self.0.refuse_quorum("semaphore")?;
         let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
         Ok(Semaphore { lock })
     }
@@ -804,16 +802,25 @@ fn check_for_quorum(options: &LockOptions) -> Result<()> {
     let text = if options.fencing || options.fencing_expires {
         "fencing is true, but the servers of a quorum do not count together; leave it out"
             .to_owned()
-    } else if !matches!(options.kind.layout(), Layout::Hash | Layout::Plain) {
-        format!(
-            "kind is {:?}, which needs a server that has everything; a quorum takes reentrant, simple and the \
-             kinds of other libraries that are simple locks",
-            options.kind.name()
-        )
     } else {
-        return Ok(());
+        match options.kind.layout() {
+            Layout::Hash | Layout::Plain => return Ok(()),
+            Layout::Read | Layout::Write => return Err(none_in_quorum("read-write lock")),
+            Layout::Permits | Layout::QueuedPermits => return Err(none_in_quorum("semaphore")),
+            Layout::Learning | Layout::Queued => format!(
+                "kind is {:?}, which needs a server that has everything; a quorum takes reentrant, simple and the \
+                 kinds of other libraries that are simple locks",
+                options.kind.name()
+            ),
+        }
     };
     Err(Error::invalid(text))
+}
+
+fn none_in_quorum(what: &str) -> Error {
+    Error::invalid(format!(
+        "the URL names a quorum, which has locks alone, and no {what}; make a client of one of its servers"
+    ))
 }
 
 impl SetOption for ClientBuilder {
@@ -862,9 +869,7 @@ impl ClientInner {
     pub(crate) fn refuse_quorum(&self, what: &str) -> Result<()> {
         match self.quorum {
             None => Ok(()),
-            Some(_) => Err(Error::invalid(format!(
-                "the URL names a quorum, which has locks alone, and no {what}; make a client of one of its servers"
-            ))),
+            Some(_) => Err(none_in_quorum(what)),
         }
     }
 

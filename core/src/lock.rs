@@ -267,9 +267,10 @@ impl Lock {
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
         // First: a kind that takes a token would be no remedy.
-        if self.kind() == Kind::Quorum && options.token.is_some() {
-            let text = "token is given, but the lock of a quorum takes none; leave it out";
-            return Operation::failed(self.blamed(Error::invalid(text)));
+        if options.token.is_some()
+            && let Err(error) = self.takes_tokens()
+        {
+            return Operation::failed(error);
         }
         if let Err(error) = options.validate_for(&self.options) {
             return Operation::failed(self.blamed(error));
@@ -442,11 +443,18 @@ impl Lock {
         }
     }
 
+    /// Refuses a token where it would stand for one key of several.
+    fn takes_tokens(&self) -> Result<()> {
+        if self.kind() != Kind::Quorum {
+            return Ok(());
+        }
+        let text = "token is given, but the lock of a quorum takes none; leave it out";
+        Err(self.blamed(Error::invalid(text)))
+    }
+
     /// The form in Redis of a hold with this token.
     pub(crate) fn form(&self, token: &str) -> Result<Form> {
-        if self.kind() == Kind::Quorum {
-            return Err(self.blamed(Error::invalid(Kind::Quorum.has_no_key())));
-        }
+        self.takes_tokens()?;
         AcquireOptions::new()
             .token(token)
             .validate_for(&self.options)
