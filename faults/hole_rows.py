@@ -86,7 +86,7 @@ def older(change: Callable[[Cell], None], status: str) -> Callable[[Cell], None]
         cell.ok("acquire")
         cell.wait_delivered()
         # Its consequences are over when the next renewal is.
-        time.sleep(LEASE_MS / 2000)
+        cell.renewed()
         cell.held_with(1)
         cell.tell("late", 0)
         cell.ok("release")

@@ -35,7 +35,7 @@ from server_rows import (
     wake_up_lost,
 )
 from topologies import Separate
-from world import LEASE_MS, PATIENCE, SOON, Cell, Kind, Redis, World
+from world import PATIENCE, SOON, Cell, Kind, Redis, World
 
 SERVERS = 3
 MOST = 2
@@ -158,15 +158,14 @@ class Voting(Cell):
 
     def whole_again(self) -> None:
         """The client uses all servers again."""
-        end = time.monotonic() + PATIENCE
-        while True:
+
+        def uses_all() -> bool:
             self.ok("acquire", wait_ms=20000)
             having = self.having()
             self.ok("release")
-            if having == SERVERS:
-                return
-            self.check(time.monotonic() < end, f"it uses {having} servers and no more")
-            time.sleep(0.02)
+            return having == SERVERS
+
+        self.eventually(uses_all, "it does not use all servers")
 
     def works(self) -> None:
         self.gone()
@@ -246,8 +245,8 @@ def stays(change: Perform) -> Perform:
         cell.ok("acquire")
         change(cell)
         cell.status({"timeout"}, "another's try", cell.call("acquire", "b", wait_ms=0))
-        time.sleep(cell.lease_ms / 2000)
-        cell.eventually(lambda: cell.left() > cell.lease_ms / 2, "it is not renewed")
+        cell.renewed()
+        cell.check(cell.left() > cell.lease_ms / 2, "a renewal gives it too little time")
         cell.status({"timeout"}, "another's try", cell.call("acquire", "b", wait_ms=0))
         cell.held_with(1)
         cell.status({"timeout"}, "the loss", cell.call("lost", within_ms=0))
@@ -277,7 +276,9 @@ def held_by_the_rest(cell: Voting) -> None:
     """A server is gone for longer than the lease: the others are enough for everything."""
     cell.ok("acquire")
     cell.kill()
-    time.sleep(1.2 * cell.lease_ms / 1000)
+    longer = time.monotonic() + 1.2 * cell.lease_ms / 1000
+    while time.monotonic() < longer:
+        cell.renewed()
     cell.held_with(1)
     cell.status({"timeout"}, "another's try", cell.call("acquire", "b", wait_ms=0))
     waiter = cell.call("acquire", "b", wait_ms=60000)
@@ -331,7 +332,6 @@ def no_vote_at_once(cell: Voting) -> None:
         cell.ok("release", **other)
         cell.held_with(1)
         cell.status({"timeout"}, "another's try", cell.call("acquire", "b", wait_ms=0))
-        time.sleep(0.1)
     cell.ok("release")
     cell.works()
 
@@ -361,7 +361,7 @@ def restarted_while_waiting(cell: Voting) -> None:
     cell.waiting()
     cell.restart()
     if len(cell.at) < MOST:
-        time.sleep(LEASE_MS / 4000)
+        cell.renewed()
         cell.check(not waiter.done(), "a waiter has the lock that another holds")
         cell.ok("release", "b")
     else:
@@ -378,7 +378,7 @@ def flushed_while_another_waits(cell: Voting) -> None:
     waiter = cell.call("acquire", wait_ms=60000)
     cell.waiting()
     flush(cell)
-    time.sleep(LEASE_MS / 4000)
+    cell.renewed()
     cell.check(not waiter.done(), "a waiter has the lock that another holds")
     cell.ok("release", "b")
     cell.status({"ok"}, "the waiter", waiter, SOON)

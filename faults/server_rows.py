@@ -198,8 +198,8 @@ def holds(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
         for _ in range(cell.levels):
             cell.ok("acquire")
         trouble(cell)
-        time.sleep(LEASE_MS / 2000)
-        cell.eventually(lambda: cell.left() > LEASE_MS / 2, "it is not renewed")
+        cell.renewed()
+        cell.check(cell.left() > LEASE_MS / 2, "a renewal gives it too little time")
         cell.held_with(cell.levels)
         for _ in range(cell.levels):
             cell.ok("release")

@@ -340,6 +340,17 @@ class Cell:
     def gone(self, within: float = SOON) -> None:
         self.eventually(self.is_free, "it is still taken", within)
 
+    def renewed(self) -> None:
+        """Waits for the next renewal: only that gives a lease more time."""
+        last = self.left()
+
+        def has_more() -> bool:
+            nonlocal last
+            before, last = last, self.left()
+            return last > before
+
+        self.eventually(has_more, "it is not renewed")
+
     def subscribers(self) -> int:
         kind = "SHARDNUMSUB" if self.behind and self.behind.topology == "cluster" else "NUMSUB"
         channels = {"": "redisson_lock__channel", PERMITS: "redisson_sc"}

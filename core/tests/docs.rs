@@ -8,7 +8,8 @@ mod support;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use redlatch::embed::{OptionInfo, Scope, Type, all_options};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, Stats};
@@ -477,6 +478,41 @@ fn read_write_locks_need_their_rules() {
     assert_nothing_was_denied(&server);
 }
 
+/// The queue of the waiters of a fair lock or semaphore.
+struct Queue<'a> {
+    admin: redis::Connection,
+    places: &'a str,
+}
+
+impl<'a> Queue<'a> {
+    /// A queue that begins with the place of a waiter that has died.
+    fn with_a_dead_place(server: &Server, [places, times]: [&'a str; 2]) -> Queue<'a> {
+        let mut admin = server.connect();
+        let _: () = redis::pipe()
+            .cmd("SELECT")
+            .arg(1)
+            .cmd("RPUSH")
+            .arg((places, "dead"))
+            .cmd("ZADD")
+            .arg((times, 5, "dead"))
+            .ignore()
+            .query(&mut admin)
+            .unwrap();
+        Queue { admin, places }
+    }
+
+    fn wait_for_a_place<T>(&mut self, waiting: &JoinHandle<T>) {
+        let limit = Instant::now() + Duration::from_secs(60);
+        let mut length = redis::cmd("LLEN");
+        length.arg(self.places);
+        while length.query::<u64>(&mut self.admin).unwrap() == 0 {
+            assert!(!waiting.is_finished(), "the waiter waits for the holder");
+            assert!(Instant::now() < limit, "the waiter takes no place");
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn fair_locks_need_their_rules() {
     let server = Server::start();
@@ -488,29 +524,17 @@ fn fair_locks_need_their_rules() {
     assert!(guard.fencing_token().is_some());
     guard.reenter().wait().unwrap().release().wait().unwrap();
 
-    // Two wait. The first gives up, the second is woken, and a dead place is before it.
-    let mut admin = server.connect();
-    let _: () = redis::cmd("SELECT").arg(1).query(&mut admin).unwrap();
-    let queue = "redisson_lock_queue:{orders:42}";
-    let _: u64 = redis::cmd("RPUSH")
-        .arg((queue, "dead"))
-        .query(&mut admin)
-        .unwrap();
-    let dead = ("redisson_lock_timeout:{orders:42}", 5, "dead");
-    let _: u64 = redis::cmd("ZADD").arg(dead).query(&mut admin).unwrap();
+    let queue = [
+        "redisson_lock_queue:{orders:42}",
+        "redisson_lock_timeout:{orders:42}",
+    ];
+    let mut queue = Queue::with_a_dead_place(&server, queue);
+    // The first gives up, the second is woken.
     let short = AcquireOptions::new().wait(Duration::from_millis(1));
     assert!(lock.acquire_with(short).wait().is_err());
     let more = lock.acquire();
     let waiting = std::thread::spawn(move || more.wait().unwrap());
-    while redis::cmd("LLEN")
-        .arg(queue)
-        .query::<u64>(&mut admin)
-        .unwrap()
-        == 0
-    {
-        assert!(!waiting.is_finished(), "the waiter waits for the holder");
-        std::thread::yield_now();
-    }
+    queue.wait_for_a_place(&waiting);
     guard.release().wait().unwrap();
     waiting.join().unwrap().release().wait().unwrap();
     let _guard = lock.acquire().wait().unwrap();
@@ -531,29 +555,14 @@ fn fair_semaphores_need_their_rules() {
     let semaphore = client.semaphore_with("orders:42", two).unwrap();
     let permits = semaphore.acquire_many(2).wait().unwrap();
 
-    // Two wait. The first gives up, the second is woken, and a dead place is before it.
-    let mut admin = server.connect();
-    let _: () = redis::cmd("SELECT").arg(1).query(&mut admin).unwrap();
-    let queue = "{orders:42}:redlatch:queue";
-    let _: u64 = redis::cmd("RPUSH")
-        .arg((queue, "dead"))
-        .query(&mut admin)
-        .unwrap();
-    let dead = ("{orders:42}:redlatch:places", 5, "dead");
-    let _: u64 = redis::cmd("ZADD").arg(dead).query(&mut admin).unwrap();
+    let queue = ["{orders:42}:redlatch:queue", "{orders:42}:redlatch:places"];
+    let mut queue = Queue::with_a_dead_place(&server, queue);
+    // The first gives up, the second is woken.
     let short = AcquireOptions::new().wait(Duration::from_millis(1));
     assert!(semaphore.acquire_with(short).wait().is_err());
     let more = semaphore.acquire();
     let waiting = std::thread::spawn(move || more.wait().unwrap());
-    while redis::cmd("LLEN")
-        .arg(queue)
-        .query::<u64>(&mut admin)
-        .unwrap()
-        == 0
-    {
-        assert!(!waiting.is_finished(), "the waiter waits for the holder");
-        std::thread::yield_now();
-    }
+    queue.wait_for_a_place(&waiting);
     permits.release().wait().unwrap();
     waiting.join().unwrap().release().wait().unwrap();
     client.close().wait().unwrap();

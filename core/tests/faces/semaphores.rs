@@ -349,7 +349,7 @@ async fn fair(world: &World, limit: usize) -> (Client, Semaphore) {
     (client, semaphore)
 }
 
-/// So many callers have a place in the queue.
+/// Waits until `places` callers have a place in the queue.
 async fn in_the_queue(world: &mut World, places: u32) {
     eventually("all have a place", || {
         world.command::<u32>(&["LLEN", "{s}:redlatch:queue"]) == places

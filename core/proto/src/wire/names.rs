@@ -129,7 +129,8 @@ pub fn queue_keys(name: &str) -> [String; 2] {
     ["redisson_lock_queue", "redisson_lock_timeout"].map(|prefix| prefixed(prefix, name).concat())
 }
 
-/// The same of a fair semaphore. Redisson has none, so they are named as our other keys.
+/// The keys of the queue of a fair semaphore: its owners in their order, and their times. Redisson has
+/// no fair semaphore, so these keys are named as our other keys are.
 pub fn permit_queue_keys(name: &str) -> [String; 2] {
     ["redlatch:queue", "redlatch:places"].map(|suffix| timeout_prefix(name).concat() + suffix)
 }

@@ -122,7 +122,7 @@ const SEMAPHORES_EVERY: u64 = 7;
 /// The same for fair locks. The names `a` and `{a}` would share a queue, as in Redisson.
 const QUEUES: [&[&str]; 3] = [&["fair"], &["fair", "fair2"], &["fair", "reentrant"]];
 const QUEUES_EVERY: u64 = 5;
-/// The same for fair semaphores.
+/// The names of fair semaphores: `turns` and `turns2` have queues of their own, `semaphore` has none.
 const TURNS: [&[&str]; 3] = [&["turns"], &["turns", "turns2"], &["turns", "semaphore"]];
 const TURNS_EVERY: u64 = 6;
 
