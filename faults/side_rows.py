@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clock_rows import HOUR, by
+from clock_rows import HOUR, back_while_held, by, with_clock
 from hole_rows import (
     copy_finds_another,
     copy_finds_nobody,
@@ -183,7 +183,7 @@ CLOCKS: list[tuple[str, str, Play]] = [
     ("server's clock 1 h forward", "hold", by(HOUR, holds, side=PERMITS)),
     ("server's clock 1 h forward", "wait", by(HOUR, waits, side=PERMITS)),
     ("server's clock 1 h back", "acquire", by(-HOUR, acquires, side=PERMITS)),
-    ("server's clock 1 h back", "hold", by(-HOUR, holds, side=PERMITS)),
+    ("server's clock 1 h back", "hold", with_clock(back_while_held, side=PERMITS)),
     ("server's clock 1 h back", "release", by(-HOUR, releases, side=PERMITS)),
     ("server's clock 1 h back", "wait", by(-HOUR, waits, side=PERMITS)),
     ("suspended past the lease", "hold", suspended(past_its_lease, side=PERMITS)),

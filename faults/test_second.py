@@ -202,7 +202,7 @@ class Agreeing(WithGo):
     def test_a_violation_and_a_missed_one_are_failures_that_are_named(self) -> None:
         past = Past([held("a", 1, 2)])
         with Porcupine(self.program, LEASE) as porcupine:
-            porcupine.reject(past, {"nothing": replace(past)})
+            porcupine.reject(past, {"nothing": Past([held("a", 1, 2.5)])})
             self.assertTrue(failed(Verdict(), porcupine.opinion))
             porcupine.check(Past([held("a", 1, 2), held("b", 1.5, 3)]))
         first, second = report(Verdict(), porcupine.opinion)
