@@ -56,14 +56,6 @@ class LockCaller(Caller):
             self.owner += 1
         return None
 
-    def is_held(self, name: str) -> bool:
-        if self.ask("held", name)["value"]:
-            return True
-        told = self.ask("lost", name, within_ms=LEASE_MS)
-        if told["status"] != "ok":
-            raise AssertionError(f"{name} is not held, and nobody was told: {told}")
-        return False
-
 
 class MultiWorker(PermitWorker):
     @property

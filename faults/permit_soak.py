@@ -108,9 +108,8 @@ class Caller(threading.Thread):
         self.worker, self.driver, self.number, self.out = worker, driver, number, out
         self.random = random.Random(worker.soak.random.getrandbits(32))
         self.begun = threading.Event()
-        self.is_python = worker.language in ("python", "asyncio")
         # Permits of Python tell a loss, and nothing else: one that has not been told yet is not called held.
-        self.says_held = not self.is_python
+        self.says_held = worker.language not in ("python", "asyncio")
         self.failed = ""
         # An owner that was told of a loss is not used again: Python's driver listens for one.
         self.owner = 0
@@ -184,7 +183,7 @@ class Caller(threading.Thread):
         return LEASE_MS / 1000 * 1.5 if self.chance(OVERSLEEPS) else 0.0
 
     def is_held(self, name: str) -> bool:
-        if self.is_python:
+        if not self.says_held:
             return self.ask("lost", name, within_ms=0)["status"] == "timeout"
         if self.ask("held", name)["value"]:
             return True
