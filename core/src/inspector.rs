@@ -9,9 +9,10 @@ use crate::driver::{Address, Manner, Servers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::primaries::primaries;
 use crate::url::{Place, Topology};
+use crate::wire::servers;
 
-/// Connections to all primaries: to one server, to that which the sentinels name, or to each shard
-/// of a cluster, or to the servers of a quorum that are there. Every method blocks.
+/// Connections to all primaries: one server, the server that the sentinels name, each shard of a cluster,
+/// or each reachable server of a quorum. Every method blocks.
 pub struct Inspector {
     runtime: Runtime,
     nodes: Vec<Node>,
@@ -45,7 +46,7 @@ impl Inspector {
                 Topology::Quorum { .. } => "quorum",
             },
             needed: match &place.topology {
-                Topology::Quorum { hosts } => hosts.len() / 2 + 1,
+                Topology::Quorum { hosts } => servers::majority(hosts.len()),
                 _ => 1,
             },
         })

@@ -231,11 +231,11 @@ impl Lock {
 
     /// The error with the name of this lock or semaphore.
     pub(crate) fn blamed(&self, error: Error) -> Error {
-        error.on(&self.name).of(self.kind().thing())
+        error.on(&self.name).of(self.wire_kind().thing())
     }
 
     /// How its hold is found: a lock of a quorum has one of its own kind on each server.
-    fn kind(&self) -> Kind {
+    fn wire_kind(&self) -> Kind {
         match self.client.quorum {
             Some(_) => Kind::Quorum,
             None => self.options.wire_kind(),
@@ -250,7 +250,7 @@ impl Lock {
                 name: servers::name_at(&self.name, server),
                 terms,
             };
-            let needed = servers.len() / 2 + 1;
+            let needed = servers::majority(servers.len());
             return Some((servers.iter().map(part).collect(), needed));
         }
         let parts = self.parts.as_ref()?;
@@ -266,9 +266,10 @@ impl Lock {
         options: AcquireOptions,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        // First: a kind that takes a token would be no remedy.
+        // This check comes first: the next one advises the kind simple, and the lock of a quorum takes no
+        // token of any kind.
         if options.token.is_some()
-            && let Err(error) = self.takes_tokens()
+            && let Err(error) = self.refuse_token()
         {
             return Operation::failed(error);
         }
@@ -282,7 +283,7 @@ impl Lock {
         }
         let (name, key, wait) = (self.name.clone(), options.key.into(), options.wait);
         let terms = Terms {
-            kind: self.kind(),
+            kind: self.wire_kind(),
             ..self.options.terms(&options)
         };
         let request = match self.needed_parts(&options) {
@@ -364,7 +365,7 @@ impl Lock {
     fn inspection(&self, what: Inspection) -> Request {
         Request::Inspect {
             name: self.name.clone(),
-            kind: self.kind(),
+            kind: self.wire_kind(),
             what,
         }
     }
@@ -444,8 +445,8 @@ impl Lock {
     }
 
     /// Refuses a token where it would stand for one key of several.
-    fn takes_tokens(&self) -> Result<()> {
-        if self.kind() != Kind::Quorum {
+    fn refuse_token(&self) -> Result<()> {
+        if self.wire_kind() != Kind::Quorum {
             return Ok(());
         }
         let text = "token is given, but the lock of a quorum takes none; leave it out";
@@ -454,7 +455,7 @@ impl Lock {
 
     /// The form in Redis of a hold with this token.
     pub(crate) fn form(&self, token: &str) -> Result<Form> {
-        self.takes_tokens()?;
+        self.refuse_token()?;
         AcquireOptions::new()
             .token(token)
             .validate_for(&self.options)
@@ -470,7 +471,7 @@ impl Lock {
         Target::Key {
             name: self.name.clone(),
             key: key.into(),
-            kind: self.kind(),
+            kind: self.wire_kind(),
         }
     }
 
@@ -490,11 +491,11 @@ impl Lock {
     /// ```
     pub fn hold(&self, key: ReentryKey) -> Hold {
         let view = self.client.started().and_then(|running| {
-            let cell = running.cell(&self.name, key.into(), self.kind())?;
+            let cell = running.cell(&self.name, key.into(), self.wire_kind())?;
             Some((cell, running))
         });
         Hold {
-            name: Some((self.name.clone(), self.kind().thing())),
+            name: Some((self.name.clone(), self.wire_kind().thing())),
             view,
         }
     }
@@ -610,7 +611,7 @@ impl Lock {
         self.ask(
             Request::Force {
                 name: self.name.clone(),
-                kind: self.kind(),
+                kind: self.wire_kind(),
             },
             |outcome| match outcome {
                 Outcome::Forced(deleted) => Ok(deleted),
@@ -768,8 +769,8 @@ impl Semaphore {
         self.acquire_with(AcquireOptions::new().permits(permits))
     }
 
-    /// Takes one permit if one is free and nobody of this client waits, with the option `fair` of
-    /// any client; else `None`.
+    /// Takes one permit if one is free and no caller of this client waits; else `None`. With the option
+    /// `fair` no caller of any client may wait in fair mode.
     ///
     /// # Errors
     /// As [`Lock::try_acquire`].

@@ -641,8 +641,8 @@ impl LockOptions {
         }
     }
 
-    /// Checks what only some kinds of lock have. `own`: the client's defaults, which may have options
-    /// for its read-write locks. So an option with the client's own value is no mistake anywhere.
+    /// Checks what only some kinds of lock have. `own`: the client's defaults, which may have a
+    /// `writer_preference` for its read-write locks: that is no mistake in another lock.
     pub(crate) fn validate_kind(&self, own: &LockOptions) -> Result<()> {
         if self.kind == Kind::Multi {
             let text = "kind is \"multi\", which is made of locks; make it by multi_lock";

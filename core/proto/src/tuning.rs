@@ -236,7 +236,7 @@ pub const PERMIT_MARGIN: Duration = Duration::from_secs(2);
 /// How long a waiter keeps its place in the queue of a fair lock after it has asked. The place of a
 /// program that has died is dropped then.
 pub const PLACE_KEPT: Duration = Duration::from_secs(15);
-/// The most owners that a waiter was before, whose place it asks for.
+/// A call names at most so many earlier owners of its waiter. One of them may have the waiter's place.
 pub const FORMER_OWNERS: usize = 4;
 
 /// How often a waiter asks for its place at least: three times before it runs out.

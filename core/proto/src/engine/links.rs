@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
 use crate::tuning::HAS_QUORUMS;
 use crate::wire::Name;
-use crate::wire::servers::key_and_server;
+use crate::wire::servers::{key_and_server, majority};
 use crate::wire::slots::slot;
 
 /// Identifies a server, or the place of a server that is not known yet. The driver draws it and
@@ -104,7 +104,7 @@ impl Routes {
     fn needed(&self) -> usize {
         match &self.0 {
             Table::One | Table::Slots(_) => 1,
-            Table::Servers(servers) => servers.len() / 2 + 1,
+            Table::Servers(servers) => majority(servers.len()),
         }
     }
 

@@ -104,6 +104,7 @@ impl WaitQueue {
         };
         other.waiting.attempt = Attempt::Idle;
         other.waiting.refused = None;
+        other.waiting.has_places = false;
         self.tidy(rooms);
     }
 
@@ -253,6 +254,8 @@ pub(super) struct Waiting {
     /// When somebody else was last known to have the lock, as far as that concerns the present
     /// waiters.
     pub(super) refused: Option<Moment>,
+    /// Whether Redis keeps the queue of some of these waiters, or of some before them.
+    pub(super) has_places: bool,
 }
 
 impl Waiting {
@@ -274,6 +277,7 @@ impl Idle for Waiting {
         hinted: None,
         hints: 0,
         refused: None,
+        has_places: false,
     };
 
     fn is_idle(&self) -> bool {

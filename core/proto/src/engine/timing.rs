@@ -60,7 +60,7 @@ pub(super) fn late_period(lease: Duration) -> Duration {
 /// How long the mark of a writer that waits counts, unless the writer renews it.
 pub(super) fn mark(preference: Duration, recheck: Duration) -> Duration {
     let most = recheck.saturating_mul(tuning::MARK_RECHECKS);
-    preference.max(tuning::MARK_LEAST).min(most)
+    preference.min(most).max(tuning::MARK_LEAST)
 }
 
 /// How long one copy of a request may stay unanswered.

@@ -11,7 +11,7 @@ use crate::moment::Moment;
 use crate::wire::{Form, Kind, Name, Op, OwnerId};
 
 /// A caller that waits for its first level.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) name: Name,
     pub(super) key: OwnerKey,
@@ -62,7 +62,7 @@ pub(super) enum Ahead {
     No,
     /// Its call is in flight. `again`: a wake-up came since it was sent.
     Asking { again: bool },
-    /// It did not get the lock. From now on a reader asks as the head only.
+    /// It did not get the lock. A reader asks again when it is the head, or when the head reads.
     InVain,
 }
 
@@ -155,14 +155,17 @@ impl Waiter {
         self.unsettled.is_some() || self.has_place() || self.marked
     }
 
+    /// Whether it is a writer whose tries leave a mark at the server.
+    pub(super) fn marks(&self) -> bool {
+        self.form.kind == Kind::Write && !self.once() && self.terms.writer_preference.is_some()
+    }
+
     /// The time for the mark of waiting writers, if the next try regards it. Each reader does so for
     /// a while only, so that no number of writers keeps it out for longer.
     fn mark(&self, now: Moment, recheck: Duration) -> Option<Duration> {
-        let counts = match self.form.kind {
-            Kind::Read => self.stands_back.is_some_and(|end| end > now),
-            Kind::Write => !self.once(),
-            _ => false,
-        };
+        let stands_back =
+            self.form.kind == Kind::Read && self.stands_back.is_some_and(|end| end > now);
+        let counts = stands_back || self.marks();
         let preference = self.terms.writer_preference.filter(|_| counts)?;
         Some(timing::mark(preference, recheck))
     }
@@ -177,7 +180,7 @@ impl Waiter {
     pub(super) fn next_try(&mut self, now: Moment, recheck: Duration) -> Op {
         self.retry = None;
         let mark = self.mark(now, recheck);
-        self.marked |= mark.is_some() && self.form.kind == Kind::Write;
+        self.marked |= self.marks();
         self.handed = false;
         // The deadline of a try was for the wait before its call.
         if self.once() {

@@ -826,6 +826,21 @@ fn a_user_who_may_not_mark_is_told() {
     assert_eq!(live.holds("orders"), "U:1=1 mode=read");
 }
 
+/// Regression test: the lock was taken, and then the mark could not be removed. The caller got an error, and the
+/// release of what it had left failed at the same command.
+#[test]
+fn what_is_wrong_with_the_mark_takes_no_lock_away() {
+    let denied = Live::as_user(&format!("~* &* {COMMANDS}"));
+    let mut foreign = Live::new();
+    let _: () = foreign.look.set(MARK, "x").unwrap();
+    for mut live in [denied, foreign] {
+        let taken = live.run(&regarding(&writer(&acquire(1), 2), MOST));
+        assert!(matches!(taken, Reply::Acquired { .. }), "{taken:?}");
+        assert!(matches!(live.run(&giving_up(2)), Reply::Released(_)));
+        assert_eq!(live.holds("orders"), "");
+    }
+}
+
 #[test]
 fn a_writer_takes_away_its_own_mark_and_tells_readers() {
     let mut live = Live::new();

@@ -218,9 +218,9 @@ const SHARED: [(&str, &str); 17] = [
 /// The source of a script for one layout. The server runs it from the top for every call, so it
 /// contains nothing that this layout does not need, and no function that is called once.
 ///
-/// `--# hash plain` starts lines for these layouts, `--# all` lines for every layout. `--# read-mark`
-/// starts lines of a reader that regards the mark of waiting writers. `--@ clock` includes that
-/// file. The codes that occur in the source are defined at its top.
+/// `--# hash plain` starts lines for these layouts, `--# all` lines for every layout. `--# read-mark` and
+/// `--# write-mark` start lines for the scripts that know the mark of waiting writers. `--@ clock`
+/// includes that file. The codes that occur in the source are defined at its top.
 fn assembled(text: &str, layout: Layout, marks: bool) -> String {
     let body = lines_for(text, layout, marks);
     let used = |(name, _): &&(&str, i64)| {

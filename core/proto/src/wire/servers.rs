@@ -12,6 +12,11 @@ pub fn name_at(key: &str, server: &str) -> Name {
     [key, AT, server].concat().into()
 }
 
+/// How many of a quorum's servers are most of them.
+pub fn majority(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
 /// The key and the server of such a name. A name without a server is all key.
 pub fn key_and_server(name: &str) -> (&str, Option<&str>) {
     match name.rsplit_once(AT) {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::rules::{
-    Wish, is_being_left, is_blocked, is_had, is_taken_here, is_token_busy, late_waiter,
-    unheard_before,
+    Wish, is_being_left, is_blocked, is_had, is_read_only, is_taken_here, is_token_busy,
+    late_waiter, unheard_before,
 };
 use crate::engine::cleanup::Left;
 use crate::engine::context::Purpose;
@@ -122,6 +122,7 @@ impl Engine {
             (Some(_), Attempt::Idle) => waiting.waiters.push_front(id),
             (Some(_), _) => waiting.waiters.insert(waiting.waiters.len().min(1), id),
         }
+        waiting.has_places |= queues;
         waiting.channel.is_used();
         let stands_back = terms.writer_preference.map(|most| self.cx.now.after(most));
         let waiter = Waiter {
@@ -300,8 +301,11 @@ impl Engine {
             return self.put_reader_back(name, id);
         }
         let reads = head.form.kind.reads() && queue.waiters.len() > 1;
+        let blocked = is_blocked(&self.holds, queue, Wish::of(head), head.once());
+        // A writer asks while this client reads: its call leaves the mark for which readers of other
+        // clients stand back.
         let free = queue.attempt == Attempt::Idle
-            && !is_blocked(&self.holds, queue, Wish::of(head), head.once())
+            && (!blocked || (head.marks() && is_read_only(&self.holds, queue)))
             && self.closing.is_none()
             && self.cx.links.is_up(name);
         if !free {
@@ -405,7 +409,7 @@ impl Engine {
     }
 
     /// The head is a reader that stands back for writers of other clients. If another reader at the
-    /// front does so for a shorter time, or not at all, it becomes the head. The answer tells whether one did.
+    /// front does so for a shorter time, or not at all, it becomes the head. Returns whether another one did.
     fn let_earlier_reader_first(&mut self, name: &Name) -> bool {
         let Some(queue) = self.names.queues.get_mut(name) else {
             return false;
@@ -613,17 +617,15 @@ impl Engine {
         let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
             return;
         };
-        let (name, form, lease) = (&waiter.name, &waiter.form, waiter.lease());
-        for was in &waiter.was {
-            self.clean_up(name, *was, form, lease, None);
-        }
+        let name = &waiter.name;
+        self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.was);
         if clean || waiter.leaves_something() {
             self.clean_up_waiter(&waiter);
         }
         self.advance(name);
-        // A message that came when its wait was over may have been for the next one, of which the server
-        // tells nobody when a waiter without a place is gone.
-        if was_head && form.kind.takes_permits() && !waiter.is_seated() {
+        // This waiter may have heard a message that was for the next one. The server sends no other
+        // message when a waiter without a place goes.
+        if was_head && waiter.queues() && !waiter.is_seated() {
             self.wake_head(name);
         }
     }
@@ -835,9 +837,9 @@ impl Engine {
         let Some(waiter) = self.names.remove_timed(&mut self.cx, id) else {
             return;
         };
-        // An owner that it was may have got permits too.
+        // An earlier owner of this waiter may have got permits too.
         if waiter.form.kind.is_shared() {
-            self.leave_as(&waiter);
+            self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.was);
         }
         let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
             return;
@@ -965,9 +967,7 @@ impl Engine {
                 continue;
             };
             // It asked as an owner of its own, and got no answer, or has a place.
-            for was in &waiter.was {
-                self.clean_up(name, *was, form, waiter.lease(), None);
-            }
+            self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.was);
             if waiter.leaves_something() {
                 self.clean_up_waiter(&waiter);
             }
@@ -983,17 +983,17 @@ impl Engine {
 
     /// The head tries now. If its call is in flight, it tries once more after a refusal.
     pub(in crate::engine) fn wake_head(&mut self, name: &Name) {
-        let Some(queue) = self.names.queues.get_mut(name) else {
+        let Some(queue) = self.names.queues.get(name) else {
             return;
         };
         let head = queue.waiters.front().copied();
-        let of_head = head.and_then(|id| self.names.waiters.get(&id));
-        if of_head.is_some_and(Waiter::queues) {
-            self.cx.counters.wakeups.add(1);
-            return self.wake_places(name);
-        }
-        if of_head.is_some_and(|head| head.form.kind.takes_permits()) {
+        if queue.has_places {
+            let of_head = head.and_then(|id| self.names.waiters.get(&id));
+            let queues = of_head.is_some_and(Waiter::queues);
             self.wake_places(name);
+            if queues {
+                return self.cx.counters.wakeups.add(1);
+            }
         }
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;

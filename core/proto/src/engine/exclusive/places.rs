@@ -4,7 +4,8 @@
 //! it in Redis too.
 //!
 //! The messages of a semaphore go to everybody, since Redisson and clients that do not queue up
-//! publish so. The first waiter of each client asks then, and the server knows whose turn it is.
+//! publish so. Then each client asks for its first waiter with a place, and for those before it, which
+//! have none yet. The server knows whose turn it is.
 
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use crate::engine::context::Purpose;
 use crate::engine::errors::{clocks_differ, not_replicated, timeout, unanswered};
 use crate::engine::interface::{CallOutcome, RequestId};
 use crate::engine::links::Which;
-use crate::engine::waiter::{Ahead, Waiter};
+use crate::engine::waiter::Ahead;
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Name, Reply};
+use crate::wire::{Form, Name, OwnerId, Reply};
 
 impl Engine {
     /// Sends a call of this waiter. If one is in flight, another follows when that is refused.
@@ -66,12 +67,17 @@ impl Engine {
         }
     }
 
-    /// The server has answered the owner that this waiter is now, which has the place. Releases what the
-    /// earlier ones may have got. Before, that would take the place away.
-    pub(super) fn leave_as(&mut self, waiter: &Waiter) {
-        for was in &waiter.was {
-            let lease = waiter.lease();
-            self.clean_up(&waiter.name, *was, &waiter.form, lease, None);
+    /// Releases what the earlier owners of a waiter may have got. The server has answered its present
+    /// owner, which has the place. Before that, a release would take the place away.
+    pub(super) fn leave_as(
+        &mut self,
+        name: &Name,
+        form: &Form,
+        lease: Duration,
+        earlier: &[OwnerId],
+    ) {
+        for owner in earlier {
+            self.clean_up(name, *owner, form, lease, None);
         }
     }
 
@@ -167,9 +173,9 @@ impl Engine {
         waiter.error = None;
         waiter.unsettled = None;
         if !waiter.was.is_empty() {
-            let before = waiter.clone();
-            waiter.was.clear();
-            self.leave_as(&before);
+            let earlier = std::mem::take(&mut waiter.was);
+            let (form, lease) = (waiter.form.clone(), waiter.lease());
+            self.leave_as(&name, &form, lease, &earlier);
         }
         let Some(waiter) = self.names.waiters.get(&id) else {
             return;
@@ -216,8 +222,9 @@ impl Engine {
         }
     }
 
-    /// Something may be free. The first waiter with a place asks. Waiters before it stand in no order with
-    /// it on the server, so they ask too. One that fails takes the message from nobody.
+    /// Something may be free. The first waiter with a place asks. The waiters before it have no place yet,
+    /// so one of them may be served first: they ask too. A call that is refused takes the message from
+    /// nobody.
     pub(super) fn wake_places(&mut self, name: &Name) {
         let Some(queue) = self.names.queues.get(name) else {
             return;
@@ -237,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// Lets all waiters with a place ask that are not the first of this client.
+    /// Lets all waiters ask whose queue Redis keeps, except the first of this client.
     pub(in crate::engine) fn ask_for_places(&mut self, which: Which<'_>) {
         let picked = self.names.waiters.iter().filter(|(id, waiter)| {
             let queues = waiter.queues() && which(&waiter.name);

@@ -169,6 +169,15 @@ pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, wish: Wish, once
         .any(|owner| holds.get(owner).is_some_and(&blocks))
 }
 
+/// Whether this client only reads the lock.
+pub(super) fn is_read_only(holds: &Slab<Hold>, queue: &WaitQueue) -> bool {
+    let reads = |owner: &OwnerId| {
+        let hold = holds.get(owner);
+        hold.is_some_and(|hold| hold.phase == Phase::Held && hold.cell.kind == Kind::Read)
+    };
+    queue.holds().iter().all(reads)
+}
+
 /// Whether an earlier attempt with the token of this form may still free the name: its lock is
 /// being released, or it is cleaned up. The value at the key does not tell the attempts apart, so a
 /// try has to wait. If it were granted, a late release of the earlier attempt would free its lock.

@@ -112,8 +112,8 @@ impl Look {
         Next::Wait(self.next_part(&is_cut_off))
     }
 
-    /// Why so few parts were acquired that a quorum, which can spare some, is not there. `unheard`: the
-    /// first part without an answer.
+    /// Why there is no quorum, which can do without `spare` parts. `unheard`: the first part without an
+    /// answer.
     pub(super) fn reason(&self, spare: usize, unheard: Option<usize>) -> Lack<'_> {
         let mut busy = self.lacking.iter().filter(|(_, error)| is_busy(error));
         let mut failed = self.lacking.iter().filter(|(_, error)| !is_busy(error));

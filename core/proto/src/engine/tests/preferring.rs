@@ -70,6 +70,50 @@ fn a_writer_that_waits_marks_and_one_that_tries_does_not() {
     rig.nothing_left();
 }
 
+/// Regression test: a writer behind a reader of its own client left no mark, so readers of other clients
+/// did not stand back for as long as that one stayed.
+#[test]
+fn a_writer_behind_a_reader_of_its_own_client_marks() {
+    let mut rig = Rig::new();
+    let plain = Terms {
+        writer_preference: None,
+        ..READ
+    };
+    let read = rig.hold_with("n", OwnerKey::Once, plain);
+    let (writer, sent) = rig.refused_side(WRITE, secs(30));
+    assert_eq!(mark_of(&sent), Some(MOST));
+    rig.pass(MOST * 6 / 10);
+    let again = rig.sent();
+    assert_eq!(mark_of(&again), Some(MOST), "it renews the mark");
+    rig.busy(&again, secs(30));
+    // The release of the reader lets it ask at once.
+    rig.release(&read);
+    let sent = rig.all_sent();
+    let (tries, releases): (Vec<&Sent>, Vec<&Sent>) = sent
+        .iter()
+        .partition(|sent| matches!(sent.op, Op::Acquire { .. }));
+    rig.reply(releases[0], Reply::Released(0));
+    let tried = match tries[..] {
+        [tried] => tried.clone(),
+        _ => rig.sent(),
+    };
+    rig.grant(&tried);
+    let held = rig.granted(writer);
+    rig.free(&held);
+    rig.nothing_left();
+
+    let read = rig.hold_with("n", OwnerKey::Once, plain);
+    let writer = rig.wants_side(Terms {
+        writer_preference: None,
+        ..WRITE
+    });
+    rig.nothing_sent();
+    rig.cancel(writer);
+    assert_eq!(rig.failed(writer), ErrorKind::Cancelled);
+    rig.free(&read);
+    rig.nothing_left();
+}
+
 #[test]
 fn without_the_option_nothing_regards_a_mark() {
     let mut rig = Rig::new();
@@ -123,6 +167,12 @@ fn a_mark_that_comes_late_is_taken_away_again() {
     assert_eq!(unmarked(&again), unmarked(&release));
     rig.reply(&again, Reply::Gone(LostReason::Deleted));
     rig.nothing_left();
+}
+
+#[test]
+fn a_mark_lives_for_its_least_beside_a_short_recheck() {
+    assert_eq!(timing::mark(secs(5), ms(100)), tuning::MARK_LEAST);
+    assert_eq!(timing::mark(secs(5), secs(1)), secs(3));
 }
 
 #[test]

@@ -40,7 +40,7 @@ if #over > 0 then
   redis.call('ZREM', taken, unpack(over))
 end
 --# queued_permits
--- Whether it may be the turn of another one that nobody has told.
+-- Whether it may be another waiter's turn, and no message says so.
 local moved = false
 --# all
 -- The count comes back when its key was evicted or deleted.

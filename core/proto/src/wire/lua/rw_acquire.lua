@@ -44,7 +44,7 @@ local mark = KEYS[#KEYS]
 if barred then
   local set = redis.pcall('ZADD', mark, string.format('%.0f', now + ARGV[5]), owner)
   if type(set) == 'number' then
-    -- Nobody else takes away what a writer left that has died.
+    -- A writer that died left its entry. Nobody else removes it.
     local first = redis.call('ZRANGE', mark, 0, 0, 'WITHSCORES')
     if tonumber(first[2]) <= now then redis.call('ZREM', mark, first[1]) end
 --@ marked
@@ -103,7 +103,8 @@ if not mode or redis.call('PTTL', lock) < lease then
   end
 end
 --# write-mark
-redis.call('ZREM', mark, owner)
+-- What is wrong with the mark takes no lock away.
+redis.pcall('ZREM', mark, owner)
 --# all
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 local ttl = redis.call('PTTL', lock)

@@ -10,15 +10,18 @@ local freed = redis.pcall('HDEL', lock, owner)
 local own = freed == 1 and redis.call('PTTL', KEYS[2])
 redis.call('DEL', KEYS[2])
 --# write-mark
--- It waits no longer. If no other does, the readers that stood back may come.
+-- It waits no longer. If no other does, the readers that stood back may come. What is wrong with the mark keeps no
+-- lock that is held.
 local mark = KEYS[2]
-if redis.call('ZREM', mark, owner) == 1 then
+local unmarked = redis.pcall('ZREM', mark, owner)
+if unmarked == 1 then
 --@ clock
 --@ marked
   if left <= 0 then
     for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '1') end
   end
 end
+if freed == 0 and type(unmarked) == 'table' then return unmarked end
 --# all
 if freed ~= 1 then
   if freed == 0 then return {0, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::permits::Semaphore;
 use super::server::{Claim, Lock, Origin, Server, Uuid};
 use crate::error::LostReason;
 use crate::tuning::PLACE_KEPT;
@@ -202,10 +203,12 @@ impl Server {
         )
     }
 
-    /// Whether so many free permits are enough for the first in the queue.
+    /// Whether the first in the queue has to ask: so many free permits are enough for it, or it wants more
+    /// than there are and leaves its place to the next one.
     fn has_enough(&self, name: &Name, free: i64) -> bool {
         let head = self.queues.get(name).and_then(|queue| queue.first());
-        head.is_some_and(|head| head.many <= free)
+        let all = free + self.semaphores.get(name).map_or(0, Semaphore::sum);
+        head.is_some_and(|head| free > 0 && (head.many <= free || head.many > all))
     }
 
     /// The end of a wait for the permits of a fair semaphore. Returns whether all are told.

@@ -1260,8 +1260,8 @@ impl Server {
             }
             Op::Count { limit, .. } => {
                 let reply = semaphore.count(*limit);
-                let grew = semaphore.free > free && limit.is_some();
-                (reply, grew && semaphore.free > Some(0))
+                let changed = semaphore.free != free && limit.is_some();
+                (reply, changed && semaphore.free > Some(0))
             }
             Op::Inspect {
                 what: Inspection::Waiters,
