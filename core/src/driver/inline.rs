@@ -433,11 +433,9 @@ impl InlineConnection {
         if !answer.ends_with(b"\r\n") {
             return Ok(None);
         }
-        // Most replies are a number.
-        if let [b':', digits @ .., b'\r', b'\n'] = answer
-            && let Some(number) = natural(digits)
-        {
-            return Ok(Some(Value::Int(number)));
+        // Most replies are a number, and most others an array of numbers.
+        if let Some(value) = numbers(answer) {
+            return Ok(Some(value));
         }
         match redis::parse_redis_value(answer) {
             Ok(value) => Ok(Some(replies::value(value))),
@@ -463,6 +461,31 @@ impl InlineConnection {
     pub(super) fn is_unseen(&self) -> bool {
         self.tracked
     }
+}
+
+/// The reply, if it is one number or an array of numbers without a sign, and all of it is there.
+fn numbers(answer: &[u8]) -> Option<Value> {
+    let (first, mut rest) = line(answer)?;
+    let value = match first {
+        [b':', digits @ ..] => Value::Int(natural(digits)?),
+        [b'*', digits @ ..] => {
+            let number = |_| {
+                let (number, after) = line(rest)?;
+                rest = after;
+                Some(Value::Int(natural(number.strip_prefix(b":")?)?))
+            };
+            Value::Array((0..natural(digits)?).map(number).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    };
+    rest.is_empty().then_some(value)
+}
+
+/// The first line, without its end, and what follows.
+fn line(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = text.iter().position(|byte| *byte == b'\r')?;
+    let rest = text[end..].strip_prefix(b"\r\n")?;
+    Some((&text[..end], rest))
 }
 
 /// Parses a number that has at least one digit and no sign.
@@ -668,6 +691,27 @@ mod tests {
         }
         // The general way reads those.
         assert_eq!((natural(b"-1"), natural(b"+1")), (None, None));
+        let array = |all: &[i64]| {
+            Some(Value::Array(
+                all.iter().map(|one| Value::Int(*one)).collect(),
+            ))
+        };
+        assert_eq!(numbers(b":17\r\n"), Some(Value::Int(17)));
+        assert_eq!(numbers(b"*0\r\n"), array(&[]));
+        assert_eq!(numbers(b"*2\r\n:1\r\n:23\r\n"), array(&[1, 23]));
+        for other in [
+            "*2\r\n:1\r\n",
+            "*1\r\n:1\r\n:2\r\n",
+            "*1\r\n:-1\r\n",
+            "*1\r\n$1\r\n1\r\n",
+            "*-1\r\n",
+            "*1\r:1\r\n",
+            ":1\r\n\r\n",
+            "+1\r\n",
+            "*9999999999999999999\r\n",
+        ] {
+            assert_eq!(numbers(other.as_bytes()), None, "{other:?}");
+        }
     }
 
     impl InlineSlot {
