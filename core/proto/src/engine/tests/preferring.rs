@@ -543,8 +543,8 @@ mod crowd {
             without = without.max(longest(None));
             with = with.max(longest(Some(MOST)));
         }
-        // The readers of its own client leave first, then those of others.
-        assert!(with < 2 * READS + 10 * WAY, "{with:?}");
+        // No reader of any client begins after the writer's mark.
+        assert!(with < READS + 10 * WAY, "{with:?}");
         assert!(without > 10 * with, "{without:?}: the readers are no load");
     }
 
