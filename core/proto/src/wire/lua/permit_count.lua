@@ -17,7 +17,7 @@ if wanted then
     redis.pcall('PERSIST', KEYS[2])
   end
   free = wanted - taken
-  -- A message tells waiters of any change. Of fewer permits too: one that wants more than there are now leaves the queue.
+  -- A message tells waiters of any change, also of fewer permits: one that wants more than there are now leaves the queue.
   if free > 0 and free ~= before then
     for i = 1, math.max(math.min(free - before, MESSAGES), 1) do
       for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], free) end

@@ -103,7 +103,7 @@ if not mode or redis.call('PTTL', lock) < lease then
   end
 end
 --# write-mark
--- What is wrong with the mark takes no lock away.
+-- A fault of the mark takes no lock away.
 redis.pcall('ZREM', mark, owner)
 --# all
 -- A write of ours ends the tracking of the key for us, a read begins it again.

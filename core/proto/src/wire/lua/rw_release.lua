@@ -10,8 +10,8 @@ local freed = redis.pcall('HDEL', lock, owner)
 local own = freed == 1 and redis.call('PTTL', KEYS[2])
 redis.call('DEL', KEYS[2])
 --# write-mark
--- It waits no longer. If no other does, the readers that stood back may come. What is wrong with the mark keeps no
--- lock that is held.
+-- It waits no longer. If no other does, the readers that stood back may come. A fault of the mark keeps no lock
+-- that is held.
 local mark = KEYS[2]
 local unmarked = redis.pcall('ZREM', mark, owner)
 if unmarked == 1 then
