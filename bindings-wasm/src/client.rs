@@ -21,7 +21,7 @@ use crate::attempt::Manner;
 use crate::io::{Arrival, ConnId, Io};
 use crate::link::Link;
 use crate::net::Net;
-use crate::options::{ClientOptions, LockOptions};
+use crate::options::{ClientOptions, LockOptions, Protocol};
 
 /// A call and its answer.
 pub(crate) struct Answer {
@@ -110,6 +110,15 @@ impl Client {
                  cluster, or use the native part",
             ));
         }
+        let protocol = match options.protocol {
+            Protocol::Resp3 if place.http => {
+                return Err(Error::invalid(
+                    "protocol is resp3, and the URL is of HTTP, which has a form of its own; leave it out",
+                ));
+            }
+            _ if place.http => Protocol::Resp2,
+            protocol => protocol,
+        };
         let uuid = uuid([random[0], random[1]]);
         let group = uuid.get(..GROUPS).unwrap_or_default();
         let Program {
@@ -121,16 +130,17 @@ impl Client {
         let manner = Rc::new(Manner {
             client: id,
             tls: place.tls,
+            http: place.http,
             timeout: options.connect_timeout,
             keep_alive: options.keep_alive,
-            protocol: options.protocol,
+            protocol,
             tracking: options.tracking,
             pubsub: options.cluster_pubsub,
             name: name.to_string(),
             uuid,
             closing: Cell::new(false),
         });
-        Ok(Client {
+        let client = Client {
             options,
             locks: Rc::new(locks),
             place,
@@ -139,7 +149,21 @@ impl Client {
             running: None,
             closed: false,
             dropped: false,
-        })
+        };
+        client.check_replicas(&client.locks)?;
+        Ok(client)
+    }
+
+    /// Refuses replicas over HTTP. Each command may take another connection there, and `WAIT` tells
+    /// of its own.
+    pub(crate) fn check_replicas(&self, options: &LockOptions) -> Result<()> {
+        let replicas = options.replicas;
+        if replicas == 0 || !self.manner.http {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "replicas is {replicas}, and nothing tells over HTTP what replicas have; leave it out"
+        )))
     }
 
     /// The part of its owners' names that is the client's.
@@ -147,8 +171,14 @@ impl Client {
         &self.manner.uuid
     }
 
-    pub(crate) fn is_encrypted(&self) -> bool {
-        self.manner.tls
+    /// What the connections speak, for the host.
+    pub(crate) fn scheme(&self) -> &'static str {
+        match (self.manner.http, self.manner.tls) {
+            (true, true) => "https",
+            (true, false) => "http",
+            (false, true) => "tls",
+            (false, false) => "",
+        }
     }
 
     /// Sends a request. The answer comes out of [`Client::turn`], or is here already.

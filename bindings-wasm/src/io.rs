@@ -28,7 +28,7 @@ impl Io<'_> {
             .byte(record::CONNECT)
             .number(*self.last_conn as f64)
             .number(manner.client)
-            .byte(u8::from(manner.tls))
+            .byte(u8::from(manner.tls) | u8::from(manner.http) << 1)
             .text(host)
             .number(port.into())
             .number(manner.keep_alive.as_secs_f64() * 1000.0);
@@ -77,6 +77,7 @@ impl Lost<'_> {
         let shown = server.shown();
         match self.tls {
             Some(fault) => fault.error(&shown, self.text),
+            None if server.manner.http => connecting::unreachable_over_http(&shown, self.text),
             None => connecting::unreachable(&shown, self.text, false),
         }
     }

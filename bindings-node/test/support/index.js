@@ -8,6 +8,7 @@ const v8 = require('node:v8')
 const vm = require('node:vm')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { Client } = require('../../index.js')
+const { Gateway } = require('./gateway.js')
 const { Connection, Server } = require('./server.js')
 const exempt = require('./exempt.json')
 
@@ -39,9 +40,9 @@ function collector() {
 const WINDOWS = process.platform === 'win32'
 
 // Starts a server before the tests of a file and stops it after them. Its fields are filled in by then. Without a `client`
-// nothing of the library is there that a test has not made.
-function shared({ password, client = true } = {}) {
-  const context = { server: undefined, redis: undefined, client: undefined, url: undefined }
+// nothing of the library is there that a test has not made. With `http` the URL is that of a gateway before the server.
+function shared({ password, client = true, http = false } = {}) {
+  const context = { server: undefined, gateway: undefined, redis: undefined, client: undefined, url: undefined }
   before(async () => {
     context.server = await Server.start({ args: password === undefined ? [] : ['--requirepass', password] })
     context.url = context.server.url
@@ -50,11 +51,16 @@ function shared({ password, client = true } = {}) {
       context.url = context.url.replace('//', `//:${password}@`)
       await context.redis.send('AUTH', password)
     }
+    if (http) {
+      context.gateway = await Gateway.start(context.server.port)
+      context.url = context.gateway.url
+    }
     if (client) context.client = await Client.connect(context.url)
   })
   after(async () => {
     await context.client?.close()
     context.redis?.end()
+    await context.gateway?.stop()
     await context.server?.stop()
   })
   return context

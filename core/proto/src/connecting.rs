@@ -42,6 +42,13 @@ pub fn refused(addr: &str, code: &str, detail: &str) -> Error {
     Error::new(refusal.kind(), format!("{addr}: {}", refusal.message()))
 }
 
+/// The error for a server that cannot be reached over HTTP.
+pub fn unreachable_over_http(addr: &str, why: &str) -> Error {
+    let text =
+        format!("cannot reach {addr}: {why}; is Redis served over HTTP there (POST /pipeline)?");
+    Error::new(ErrorKind::Unavailable, text)
+}
+
 /// The error for a server that cannot be reached. `garbled`: something answered without TLS, but
 /// not as Redis does.
 pub fn unreachable(addr: &str, why: &str, garbled: bool) -> Error {
@@ -161,6 +168,9 @@ pub fn refuses_hello(code: &str, detail: Option<&str>, with_password: bool) -> b
 
 /// The reason why the server does not track keys, when it speaks RESP2.
 pub const RESP2_ONLY: &str = "the server speaks RESP2 only";
+
+/// The same over HTTP.
+pub const HTTP_ONLY: &str = "nothing is pushed over HTTP";
 
 /// The event for a server that does not track keys.
 pub fn untracked(why: &str) -> Event {
