@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use redlatch_proto::connecting::Doubt;
 use redlatch_proto::error::Error;
 use redlatch_proto::url::{At, Host, Login};
 use redlatch_proto::value::{ServerError, Value};
@@ -62,10 +63,12 @@ impl Server {
 
     /// The error for an answer that no server of Redis gives.
     fn garbled(&self, why: &str) -> Error {
-        if self.manner.http {
-            return connecting::unreachable_over_http(&self.shown(), why);
-        }
-        connecting::unreachable(&self.shown(), why, !self.manner.tls)
+        let doubt = match *self.manner {
+            Manner { http: true, .. } => Doubt::NoHttp,
+            Manner { tls: false, .. } => Doubt::WantsTls,
+            _ => Doubt::NotRunning,
+        };
+        connecting::unreachable(&self.shown(), why, doubt)
     }
 
     /// The error for an error reply.

@@ -119,7 +119,13 @@ impl Client {
             _ if place.http => Protocol::Resp2,
             protocol => protocol,
         };
-        let uuid = uuid([random[0], random[1]]);
+        // The ids of permits begin with these bytes, and JSON carries text only.
+        let text = if place.http {
+            0x7f7f_7f7f_7f7f_ffff
+        } else {
+            u64::MAX
+        };
+        let uuid = uuid([random[0] & text, random[1]]);
         let group = uuid.get(..GROUPS).unwrap_or_default();
         let Program {
             language,
@@ -140,7 +146,7 @@ impl Client {
             uuid,
             closing: Cell::new(false),
         });
-        let client = Client {
+        Ok(Client {
             options,
             locks: Rc::new(locks),
             place,
@@ -149,21 +155,18 @@ impl Client {
             running: None,
             closed: false,
             dropped: false,
-        };
-        client.check_replicas(&client.locks)?;
-        Ok(client)
+        })
     }
 
     /// Refuses replicas over HTTP. Each command may take another connection there, and `WAIT` tells
     /// of its own.
     pub(crate) fn check_replicas(&self, options: &LockOptions) -> Result<()> {
-        let replicas = options.replicas;
-        if replicas == 0 || !self.manner.http {
+        if options.replicas == 0 || !self.manner.http {
             return Ok(());
         }
-        Err(Error::invalid(format!(
-            "replicas is {replicas}, and nothing tells over HTTP what replicas have; leave it out"
-        )))
+        Err(Error::invalid(
+            "replicas is given, and nothing tells over HTTP what they have; leave it out",
+        ))
     }
 
     /// The part of its owners' names that is the client's.

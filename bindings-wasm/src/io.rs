@@ -1,6 +1,6 @@
 //! The way to the host, and what comes from it.
 
-use redlatch_proto::connecting::{self, TlsFault};
+use redlatch_proto::connecting::{self, Doubt, TlsFault};
 use redlatch_proto::error::Error;
 use redlatch_proto::url::{At, Host};
 
@@ -77,8 +77,13 @@ impl Lost<'_> {
         let shown = server.shown();
         match self.tls {
             Some(fault) => fault.error(&shown, self.text),
-            None if server.manner.http => connecting::unreachable_over_http(&shown, self.text),
-            None => connecting::unreachable(&shown, self.text, false),
+            None => {
+                let doubt = match server.manner.http {
+                    true => Doubt::NoHttp,
+                    false => Doubt::NotRunning,
+                };
+                connecting::unreachable(&shown, self.text, doubt)
+            }
         }
     }
 }

@@ -411,9 +411,9 @@ impl Module {
             given.each_option(|name, value| options.set_spelled(spelling, name, value))?;
             options.validate()?;
             options.validate_kind(&known.locks)?;
-            known.check_replicas(&options)?;
             Rc::new(options)
         };
+        known.check_replicas(&options)?;
         lock_name(&options, name)?;
         let multi = None;
         let family = Family {

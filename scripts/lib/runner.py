@@ -352,7 +352,7 @@ def phases() -> list[Phase]:
             ],
             [
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
-                *on_wasm([*in_wasm, "opentelemetry", "types", "readme", "wasm/wasm", "wasm/topologies"]),
+                *on_wasm([*in_wasm, "opentelemetry", "types", "readme", "wasm/wasm", "wasm/topologies", "wasm/http"]),
                 (
                     ["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"],
                     node,

@@ -26,6 +26,7 @@ const OUTSIDE = `a client was made outside of a request, where there are no conn
 const ELSEWHERE = `another request made this client, and its connections are of no use in this one; ${REMEDY}`
 
 const NO_SOCKETS = 'there are no sockets here; give connect, a function that opens a stream to the server, or the https:// URL of Redis over HTTP'
+const NO_FETCH = 'the URL is of HTTP, and there is no fetch() here; give the redis:// or rediss:// URL of the server'
 const NO_STREAM = 'connect is given, and the URL is of HTTP, which goes by fetch(); leave it out'
 
 const camel = 1
@@ -558,7 +559,11 @@ function backendOf(module, platform) {
 
   // Why a client cannot connect by what it was given.
   function problemOf(client, scheme, pems, connect) {
-    if (scheme.startsWith('http')) return connect === undefined ? unused(pems, 'the URL is of HTTP', 'leave it out: fetch() trusts the certificates that its platform trusts') : NO_STREAM
+    if (scheme.startsWith('http')) {
+      if (typeof fetch !== 'function') return NO_FETCH
+      if (connect !== undefined) return NO_STREAM
+      return unused(pems, 'the URL is of HTTP', 'leave it out: fetch() trusts the certificates that its platform trusts')
+    }
     if (connect === undefined && platform.connect === undefined) return NO_SOCKETS
     if (scheme === '') return undefined
     if (connect === undefined) return platform.prepareTls(client, pems)

@@ -18,6 +18,7 @@ const PACKAGE = join(__dirname, '../..')
 const LIMIT = 180_000
 const runtime = ['bun', 'deno'].find((name) => process.versions[name] !== undefined) ?? 'node'
 const WASM = process.env.REDLATCH_WASM === '1'
+const HTTP = process.env.REDLATCH_HTTP === '1' // the suite before a gateway
 
 // Other runtimes, and the WebAssembly part, leave out the tests that exempt.json names; the runner says which.
 const left = { ...exempt[runtime], ...(WASM && exempt.wasm) }
@@ -41,7 +42,7 @@ const WINDOWS = process.platform === 'win32'
 
 // Starts a server before the tests of a file and stops it after them. Its fields are filled in by then. Without a `client`
 // nothing of the library is there that a test has not made. With `http` the URL is that of a gateway before the server.
-function shared({ password, client = true, http = false } = {}) {
+function shared({ password, client = true, http = HTTP && password === undefined } = {}) {
   const context = { server: undefined, gateway: undefined, redis: undefined, client: undefined, url: undefined }
   before(async () => {
     context.server = await Server.start({ args: password === undefined ? [] : ['--requirepass', password] })

@@ -42,20 +42,22 @@ pub fn refused(addr: &str, code: &str, detail: &str) -> Error {
     Error::new(refusal.kind(), format!("{addr}: {}", refusal.message()))
 }
 
-/// The error for a server that cannot be reached over HTTP.
-pub fn unreachable_over_http(addr: &str, why: &str) -> Error {
-    let text =
-        format!("cannot reach {addr}: {why}; is Redis served over HTTP there (POST /pipeline)?");
-    Error::new(ErrorKind::Unavailable, text)
+/// A likely reason why a server cannot be reached.
+#[derive(Debug, Clone, Copy)]
+pub enum Doubt {
+    NotRunning,
+    /// Something answers without TLS, but not as Redis does.
+    WantsTls,
+    /// The commands go over HTTP.
+    NoHttp,
 }
 
-/// The error for a server that cannot be reached. `garbled`: something answered without TLS, but
-/// not as Redis does.
-pub fn unreachable(addr: &str, why: &str, garbled: bool) -> Error {
-    let question = if garbled {
-        "does it want TLS (rediss://)?"
-    } else {
-        "is a Redis server running there?"
+/// The error for a server that cannot be reached.
+pub fn unreachable(addr: &str, why: &str, doubt: Doubt) -> Error {
+    let question = match doubt {
+        Doubt::NotRunning => "is a Redis server running there?",
+        Doubt::WantsTls => "does it want TLS (rediss://)?",
+        Doubt::NoHttp => "is Redis served over HTTP there (POST /pipeline)?",
     };
     let text = format!("cannot reach {addr}: {why}; {question}");
     Error::new(ErrorKind::Unavailable, text)

@@ -90,8 +90,7 @@ pub fn from_env(value: Option<&str>, http: bool) -> Result<Place> {
              redis://localhost:6379"
         )));
     };
-    parse(url, http)
-        .map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
+    parse(url, http).map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
 }
 
 /// Reads a URL. `http`: the driver can send commands over HTTP.
@@ -125,7 +124,11 @@ pub fn parse(url: &str, http: bool) -> Result<Place> {
     };
     let place = match form {
         Form::Unix => unix(rest),
-        form => read(form, matches!(scheme, "https") || scheme.starts_with("rediss"), rest),
+        form => read(
+            form,
+            matches!(scheme, "https") || scheme.starts_with("rediss"),
+            rest,
+        ),
     };
     place.map_err(|part| {
         Error::invalid(format!(
@@ -147,8 +150,7 @@ const LOGIN: Wrong = "user name or password have a % that is no percent-encoding
 const EVEN: Wrong = "a quorum has an odd number of servers, at least three: an even one stands no more failures than one less";
 const TWICE: Wrong = "a server is named twice: its vote would count twice";
 const MANY: Wrong = "a quorum has at most 15 servers";
-const USER: Wrong = "over HTTP there is a token, as the password, and no user name";
-const PATH: Wrong = "over HTTP there is one database, and no path";
+const BARE: Wrong = "over HTTP there is a token, as the password, but no user name and no database";
 const SPECIAL: Wrong = "an @ or # stands where none can be";
 
 /// The syntax of what follows the scheme.
@@ -272,11 +274,8 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
     };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let http = form == Form::Http;
-    if http && !user.is_empty() {
-        return Err(USER);
-    }
-    if http && !path.is_empty() {
-        return Err(PATH);
+    if http && !(user.is_empty() && path.is_empty()) {
+        return Err(BARE);
     }
     let database = number(database).ok_or(DATABASE)?;
     let server = Login {
@@ -638,7 +637,7 @@ mod tests {
             ("redis+sentinel://h/main?x=1", "sentinel_user"),
             ("redis+cluster://h/one", "database"),
             ("https://token@h", "user name"),
-            ("https://:token@h/1", "no path"),
+            ("https://:token@h/1", "no database"),
             ("https://a,b", "several hosts"),
         ] {
             let text = refused(bad);
