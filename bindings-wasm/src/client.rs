@@ -113,7 +113,7 @@ impl Client {
         let protocol = match options.protocol {
             Protocol::Resp3 if place.http => {
                 return Err(Error::invalid(
-                    "protocol is resp3, and the URL is of HTTP, which has a form of its own; leave it out",
+                    "protocol is resp3, which HTTP does not have; leave it out",
                 ));
             }
             _ if place.http => Protocol::Resp2,
@@ -165,7 +165,7 @@ impl Client {
             return Ok(());
         }
         Err(Error::invalid(
-            "replicas is given, and nothing tells over HTTP what they have; leave it out",
+            "replicas is given, and HTTP tells nothing of them; leave it out",
         ))
     }
 

@@ -295,10 +295,7 @@ impl Module {
         given.each_option(|name, value| both.set_spelled(spelling, name, value))?;
         // Options are told of before the URL, as by the native faces.
         options.validate()?;
-        let place = match url {
-            Some(url) => url::parse(url, true),
-            None => url::from_env(variable, true),
-        }?;
+        let place = url.map_or_else(|| url::from_env(variable, url::parse), url::parse)?;
         let client = Client::new(id as f64, random, &program, place, options, locks)?;
         let pems = [
             &client.options.tls_ca,

@@ -371,7 +371,7 @@ test('a call without an answer is made again, and no lock is left behind', async
 
 test('what HTTP does not have is refused', async () => {
   const refusals = [
-    [{ protocol: 'resp3' }, /protocol is resp3, and the URL is of HTTP/],
+    [{ protocol: 'resp3' }, /protocol is resp3, which HTTP does not have/],
     [{ connect: () => {} }, /connect is given, and the URL is of HTTP/],
     [{ username: 'me' }, /no user name/],
   ]
@@ -380,7 +380,7 @@ test('what HTTP does not have is refused', async () => {
   }
   assert.throws(() => new Client('https://h', { tlsCa: '-----BEGIN CERTIFICATE-----' }), /tlsCa is given, and the URL is of HTTP/)
   assert.throws(() => new Client('https://h/1'), /no database/)
-  assert.throws(() => client.lock(freshName(), { replicas: 1 }), /replicas is given, and nothing tells over HTTP/)
+  assert.throws(() => client.lock(freshName(), { replicas: 1 }), /replicas is given, and HTTP tells nothing of them/)
   const other = new Client(gateway.place, { replicas: 1 })
   assert.throws(() => other.lock(freshName()), /replicas is given/)
   assert.throws(() => client.semaphore(freshName(), { limit: 1, replicas: 2 }), /replicas is given/)
@@ -391,7 +391,7 @@ test('the native part says which part speaks HTTP', async () => {
     env: { REDLATCH_WASM: '0' },
   })
   assert.equal(code, 0)
-  assert.match(stdout, /^InvalidArgumentError: REDLATCH_URL: the URL "https:\/\/\*\*\*@h" is one of Redis over HTTP, .*\(REDLATCH_WASM=1\); write redis:\/\//)
+  assert.match(stdout, /^InvalidArgumentError: the URL "https:\/\/\*\*\*@h" is one of Redis over HTTP, .*\(REDLATCH_WASM=1\); write redis:\/\//)
 })
 
 // ---- bytes ----

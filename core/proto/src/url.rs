@@ -79,25 +79,44 @@ pub struct Host {
     pub port: u16,
 }
 
-/// Reads the value of the environment variable [`VARIABLE`].
+/// Reads the value of the environment variable [`VARIABLE`] by [`parse`] or [`parse_for_sockets`].
 ///
 /// # Errors
-/// `invalid_argument` when there is none; else as [`parse`].
-pub fn from_env(value: Option<&str>, http: bool) -> Result<Place> {
+/// `invalid_argument` when there is none; else as those.
+pub fn from_env(value: Option<&str>, parse: fn(&str) -> Result<Place>) -> Result<Place> {
     let Some(url) = value.filter(|url| !url.is_empty()) else {
         return Err(Error::invalid(format!(
             "no URL was given, and the environment variable {VARIABLE} has none; set it, for example to \
              redis://localhost:6379"
         )));
     };
-    parse(url, http).map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
+    parse(url).map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
 }
 
-/// Reads a URL. `http`: the driver can send commands over HTTP.
+/// Reads a URL, for a driver that has sockets and no HTTP.
+///
+/// # Errors
+/// `invalid_argument` for anything but a Redis URL, and for one of HTTP.
+pub fn parse_for_sockets(url: &str) -> Result<Place> {
+    if !["http://", "https://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
+        return parse(url);
+    }
+    Err(Error::invalid(format!(
+        "the URL {:?} is one of Redis over HTTP, which only the WebAssembly part of the npm package speaks \
+         (REDLATCH_WASM=1); write {} here",
+        redacted(url),
+        Form::Single.text()
+    )))
+}
+
+/// Reads a URL.
 ///
 /// # Errors
 /// `invalid_argument` for anything but a Redis URL.
-pub fn parse(url: &str, http: bool) -> Result<Place> {
+pub fn parse(url: &str) -> Result<Place> {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let form = match scheme {
         "unix" | "redis+unix" => Form::Unix,
@@ -105,15 +124,7 @@ pub fn parse(url: &str, http: bool) -> Result<Place> {
         "redis+sentinel" | "rediss+sentinel" => Form::Sentinel,
         "redis+cluster" | "rediss+cluster" => Form::Cluster,
         "redis+quorum" | "rediss+quorum" => Form::Quorum,
-        "http" | "https" if http => Form::Http,
-        "http" | "https" => {
-            return Err(Error::invalid(format!(
-                "the URL {:?} is one of Redis over HTTP, which only the WebAssembly part of the npm package speaks \
-                 (REDLATCH_WASM=1); write {} here",
-                redacted(url),
-                Form::Single.text()
-            )));
-        }
+        "http" | "https" => Form::Http,
         _ => {
             let shown = redacted(url);
             return Err(Error::invalid(format!(
@@ -150,7 +161,7 @@ const LOGIN: Wrong = "user name or password have a % that is no percent-encoding
 const EVEN: Wrong = "a quorum has an odd number of servers, at least three: an even one stands no more failures than one less";
 const TWICE: Wrong = "a server is named twice: its vote would count twice";
 const MANY: Wrong = "a quorum has at most 15 servers";
-const BARE: Wrong = "over HTTP there is a token, as the password, but no user name and no database";
+const BARE: Wrong = "HTTP has a token, as the password, but no user name and no database";
 const SPECIAL: Wrong = "an @ or # stands where none can be";
 
 /// The syntax of what follows the scheme.
@@ -441,7 +452,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn refused(url: &str) -> String {
-        let error = parse(url, true)
+        let error = parse(url)
             .err()
             .unwrap_or_else(|| panic!("{url} is accepted"));
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -449,7 +460,7 @@ mod tests {
     }
 
     fn read(url: &str) -> Place {
-        parse(url, true).unwrap_or_else(|error| panic!("{error}"))
+        parse(url).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn host(name: &str, port: u16) -> Host {
@@ -564,8 +575,9 @@ mod tests {
 
     #[test]
     fn a_driver_without_http_says_which_one_has_it() {
+        assert!(parse_for_sockets("redis://h").is_ok());
         for url in ["https://:geheim@h", "http://u:geheim@h/1"] {
-            let text = parse(url, false).err().unwrap().message().to_owned();
+            let text = parse_for_sockets(url).err().unwrap().message().to_owned();
             assert!(text.contains("REDLATCH_WASM=1") && text.contains("***@h"));
             assert!(!text.contains("geheim"), "{text}");
         }

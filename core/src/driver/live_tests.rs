@@ -51,7 +51,7 @@ fn address_by(protocol: Protocol, url: &str) -> Address {
         .connect_timeout(LIMIT)
         .client_name("redlatch-test")
         .protocol(protocol);
-    let place = crate::url::parse(url, false).unwrap();
+    let place = crate::url::parse(url).unwrap();
     let manner = Manner::new(&options, false, None).unwrap();
     Address::new(&place.at, &place.server, false, manner).unwrap()
 }
