@@ -20,8 +20,8 @@ const runtime = ['bun', 'deno'].find((name) => process.versions[name] !== undefi
 const WASM = process.env.REDLATCH_WASM === '1'
 const HTTP = process.env.REDLATCH_HTTP === '1' // the suite before a gateway
 
-// Other runtimes, and the WebAssembly part, leave out the tests that exempt.json names; the runner says which.
-const left = { ...exempt[runtime], ...(WASM && exempt.wasm) }
+// Other runtimes, the WebAssembly part, and that over HTTP leave out the tests that exempt.json names; the runner says which.
+const left = { ...exempt[runtime], ...(WASM && exempt.wasm), ...(HTTP && exempt.http) }
 const test = (name, ...rest) => {
   if (left[name] !== undefined) return undefined
   const body = rest.pop()

@@ -2,10 +2,14 @@
 // Redis over HTTP: the WebAssembly part before a gateway that has the REST form of hosted services. Run with REDLATCH_WASM=1.
 
 const assert = require('node:assert/strict')
+const { readFileSync } = require('node:fs')
+const { join } = require('node:path')
 const { after, beforeEach } = require('node:test')
+const vm = require('node:vm')
+const esbuild = require('esbuild')
 const { connectByHttp } = require('../../lib/wasm/http.js')
 const { AuthError, Client, InvalidArgumentError, LockCancelledError, LockTimeoutError, UnavailableError, WouldDeadlockError } = require('../../index.js')
-const { aborted, freshName, run, shared, test, until } = require('../support/index.js')
+const { PACKAGE, aborted, freshName, run, shared, test, until } = require('../support/index.js')
 const { Gateway, TOKEN } = require('../support/gateway.js')
 const { Silent } = require('../support/server.js')
 
@@ -392,6 +396,44 @@ test('the native part says which part speaks HTTP', async () => {
   })
   assert.equal(code, 0)
   assert.match(stdout, /^InvalidArgumentError: the URL "https:\/\/\*\*\*@h" is one of Redis over HTTP, .*\(REDLATCH_WASM=1\); write redis:\/\//)
+})
+
+// ---- edge functions ----
+
+// As the runtime of Vercel has it: a bundler brings the module, there is no eval() and nothing of Node.js.
+test('the package in an edge function needs fetch() alone', async () => {
+  const asModule = {
+    name: 'wasm',
+    setup(build) {
+      build.onResolve({ filter: /\.wasm\?module$/ }, ({ path }) => ({ path, namespace: 'wasm' }))
+      build.onLoad({ filter: /./, namespace: 'wasm' }, () => ({ contents: 'export default globalThis.compiled' }))
+    },
+  }
+  const program = "import { Client } from 'redlatch'; globalThis.Client = Client"
+  const { outputFiles } = await esbuild.build({
+    stdin: { contents: program, resolveDir: PACKAGE },
+    bundle: true,
+    write: false,
+    format: 'iife',
+    platform: 'neutral',
+    conditions: ['edge-light'],
+    plugins: [asModule],
+  })
+  const names = ['AbortController', 'TextDecoder', 'TextEncoder', 'URL', 'atob', 'clearTimeout', 'crypto', 'fetch', 'performance', 'queueMicrotask', 'setTimeout']
+  const web = Object.fromEntries(names.map((name) => [name, globalThis[name]]))
+  const compiled = new WebAssembly.Module(readFileSync(join(PACKAGE, 'redlatch.wasm')))
+  const place = vm.createContext({ ...web, compiled }, { codeGeneration: { strings: false, wasm: false } })
+  vm.runInContext(outputFiles[0].text, place)
+  const edge = await place.Client.connect(gateway.url, QUICK)
+  const name = freshName()
+  const hold = await edge.lock(name).acquire()
+  await assert.rejects(client.lock(name).acquire({ wait: 0 }), LockTimeoutError)
+  const waiting = client.lock(name).acquire()
+  await hold.release()
+  await (await waiting).release()
+  await edge.semaphore(freshName(), { limit: 200 }).using({ permits: 200 }, () => {})
+  assert.throws(() => new place.Client(context.server.url), /no sockets here.*https:/)
+  await edge.close()
 })
 
 // ---- bytes ----
