@@ -174,7 +174,7 @@ impl Client {
         &self.manner.uuid
     }
 
-    /// What the connections speak, for the host.
+    /// The name of how connections are made, for the host.
     pub(crate) fn scheme(&self) -> &'static str {
         match (self.manner.http, self.manner.tls) {
             (true, true) => "https",

@@ -255,7 +255,7 @@ class Instance {
   }
 }
 
-// What a connection speaks.
+// The parts of the byte that says how a connection is made.
 const spoken = (byte) => ({ tls: (byte & 1) !== 0, http: (byte & 2) !== 0 })
 
 function processOf(records) {

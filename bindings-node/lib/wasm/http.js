@@ -115,7 +115,7 @@ function parsed(text) {
   }
 }
 
-// What a server says of a failure, fit for one line.
+// The words of a server about a failure, fit for one line.
 function saidIn(text) {
   const said = parsed(text)?.error
   return typeof said === 'string' && said !== '' ? `: ${said.replace(/\p{Cc}+/gu, ' ').slice(0, MOST_SAID)}` : ''
