@@ -130,15 +130,21 @@ function reasonOf(error) {
 // `soon` calls a function a little later, in no context of the program.
 function connectByHttp({ tls, host, port }, heard, soon) {
   const place = `${tls ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}/pipeline`
-  const abort = new AbortController()
-  const { signal } = abort
   const commands = [] // those that have no answer and are not under way
   let token
   let wake = nothing
+  let asking // aborts the request that is under way
+  let ended = false
+
+  function destroy() {
+    ended = true
+    asking?.abort()
+    wake()
+  }
 
   function end(error) {
-    if (signal.aborted) return
-    abort.abort()
+    if (ended) return
+    destroy()
     const reason = reasonOf(error)
     heard.closed(token ? reason.replaceAll(token, '***') : reason)
   }
@@ -156,6 +162,9 @@ function connectByHttp({ tls, host, port }, heard, soon) {
     const headers = { 'Content-Type': 'application/json', 'Upstash-Encoding': 'base64' }
     if (token !== undefined) headers.Authorization = `Bearer ${token}`
     // A redirect would carry the token to another place, and a cache would tell of a lock that was.
+    // One for each request: a signal keeps what has listened to it.
+    asking = new AbortController()
+    const { signal } = asking
     const answer = await fetch(place, { method: 'POST', headers, body: JSON.stringify(words), redirect: 'manual', cache: 'no-store', signal })
     if (answer.status === 401) {
       answer.body?.cancel().catch(nothing)
@@ -178,7 +187,7 @@ function connectByHttp({ tls, host, port }, heard, soon) {
 
   async function run() {
     heard.opened()
-    while (!signal.aborted) {
+    while (!ended) {
       if (commands.length === 0) {
         await new Promise((resolve) => (wake = resolve))
         continue
@@ -186,7 +195,7 @@ function connectByHttp({ tls, host, port }, heard, soon) {
       const batch = taken()
       const sent = batch.filter(({ answer }) => answer === undefined)
       const answers = sent.length === 0 ? [] : await ask(sent.map(({ words }) => words))
-      if (signal.aborted) return
+      if (ended) return
       heard.received(joined(batch.map(({ answer }) => answer ?? answers.shift())))
     }
   }
@@ -204,7 +213,7 @@ function connectByHttp({ tls, host, port }, heard, soon) {
   }
 
   soon(() => run().catch(end))
-  return { write, destroy: () => abort.abort(), ref: nothing, unref: nothing }
+  return { write, destroy, ref: nothing, unref: nothing }
 }
 
 module.exports = { connectByHttp }
