@@ -363,7 +363,10 @@ def phases() -> list[Phase]:
                         "wasm/http",
                     ]
                 ),
-                *on_wasm(["lock", "abort", "multi_lock", "rw_lock"], "REDLATCH_HTTP=1"),
+                *on_wasm(
+                    ["lock", "abort", "events", "input", "multi_lock", "rw_lock", "semaphore"],
+                    "REDLATCH_HTTP=1",
+                ),
                 (
                     ["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"],
                     node,
