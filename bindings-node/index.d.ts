@@ -101,7 +101,7 @@ export interface ServerStream {
 
 /** How connections are made, if not by sockets. */
 export interface StreamOptions {
-  /** Opens a connection. For the WebAssembly part: a browser has no other way. Default: the sockets of the runtime. */
+  /** Opens a connection. For the WebAssembly part: a browser has no sockets. Not with Redis over HTTP. Default: the sockets of the runtime. */
   connect?: ((server: StreamTarget) => ServerStream | Promise<ServerStream>) | null
 }
 
@@ -319,7 +319,8 @@ export interface ClientEvents {
 export class Client extends EventEmitter<ClientEvents> implements AsyncDisposable {
   /**
    * Opens a client when it is first used. The URL is `REDLATCH_URL` of the environment if none is given, and no `host` or
-   * `path`. Sentinels and clusters have URLs only.
+   * `path`. Sentinels and clusters have URLs only. A URL that begins with `https://` or `http://` is for Redis over HTTP, with the
+   * token as `password`; the WebAssembly part speaks that.
    */
   constructor(url?: string, options?: ClientOptions)
   constructor(options: ClientOptions)

@@ -275,10 +275,10 @@ class Host:
         client = self.draw()
         program = text("python-wasmtime") + number(os.getpid()) + text(socket.gethostname())
         arguments = os.urandom(24) + program + optional(url) + optional(None) + options(given)
-        tls = self.call("redlatch_open", client, given=arguments)[0]
+        scheme = self.call("redlatch_open", client, given=arguments)[0]
         try:
-            if tls:
-                raise ValueError(f"{url}: this host has no TLS")
+            if scheme:
+                raise ValueError(f"{url}: this host has neither TLS nor HTTP")
             self.wait(self.ask("redlatch_ready", client))
         except BaseException:
             self.call("redlatch_drop_client", client, now())

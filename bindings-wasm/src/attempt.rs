@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use redlatch_proto::connecting::Doubt;
 use redlatch_proto::error::Error;
 use redlatch_proto::url::{At, Host, Login};
 use redlatch_proto::value::{ServerError, Value};
@@ -19,6 +20,8 @@ pub(crate) struct Manner {
     /// The client, for the host.
     pub(crate) client: f64,
     pub(crate) tls: bool,
+    /// Commands go over HTTP: nothing is pushed, and no connection has a name or channels.
+    pub(crate) http: bool,
     /// The limit for one attempt, set-up included.
     pub(crate) timeout: Duration,
     pub(crate) keep_alive: Duration,
@@ -56,6 +59,16 @@ impl Server {
     /// The error for an attempt that took too long.
     pub(crate) fn late(&self) -> Error {
         connecting::late(&self.shown(), self.manner.tls, self.manner.timeout)
+    }
+
+    /// The error for an answer that no server of Redis gives.
+    fn garbled(&self, why: &str) -> Error {
+        let doubt = match *self.manner {
+            Manner { http: true, .. } => Doubt::NoHttp,
+            Manner { tls: false, .. } => Doubt::WantsTls,
+            _ => Doubt::NotRunning,
+        };
+        connecting::unreachable(&self.shown(), why, doubt)
     }
 
     /// The error for an error reply.
@@ -223,14 +236,20 @@ impl Attempt {
             add(Step::Own, &words);
             return out;
         }
-        add(Step::Name, &["CLIENT", "SETNAME", &manner.name]);
+        if !manner.http {
+            add(Step::Name, &["CLIENT", "SETNAME", &manner.name]);
+        }
         if !self.purpose.is_commands() {
             return out;
         }
         if manner.tracking && self.resp3 {
             add(Step::Track, &["CLIENT", "TRACKING", "ON", "NOLOOP"]);
         } else if manner.tracking {
-            self.untracked = Some(connecting::RESP2_ONLY.to_owned());
+            let why = match manner.http {
+                true => connecting::HTTP_ONLY,
+                false => connecting::RESP2_ONLY,
+            };
+            self.untracked = Some(why.to_owned());
         }
         add(Step::Memory, &["INFO", "memory"]);
         add(Step::Time, &["TIME"]);
@@ -243,8 +262,8 @@ impl Attempt {
     }
 
     fn read(&mut self, io: &mut Io<'_>) -> Result<Setup, Error> {
-        let (server, tls) = (self.server.clone(), self.server.manner.tls);
-        let useless = |why: &str| connecting::unreachable(&server.shown(), why, !tls);
+        let server = self.server.clone();
+        let useless = |why: &str| server.garbled(why);
         while let Some(step) = self.steps.front().copied() {
             let value = match self.reader.next().map_err(useless)? {
                 None => return Ok(Setup::Wants),
@@ -293,10 +312,9 @@ impl Attempt {
                 self.evicts = connecting::evicts(&String::from_utf8_lossy(&text));
             }
             (Step::Time, value) => {
-                let (shown, tls) = (self.server.shown(), self.server.manner.tls);
                 let told = time(&value);
-                let why = "it does not tell its time";
-                self.time = Some(told.ok_or_else(|| connecting::unreachable(&shown, why, !tls))?);
+                let useless = || self.server.garbled("it does not tell its time");
+                self.time = Some(told.ok_or_else(useless)?);
             }
             (Step::Own, value) => match self.purpose {
                 Purpose::Primary => sentinel::check_role(&self.server.shown(), &value)?,
@@ -316,6 +334,8 @@ fn time(value: &Value) -> Option<u64> {
     };
     let part = |at: usize| match parts.get(at)? {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        // JSON has numbers.
+        Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,
     };
     Some(connecting::millis_of((part(0)?, part(1)?)))

@@ -21,7 +21,7 @@ use crate::attempt::Manner;
 use crate::io::{Arrival, ConnId, Io};
 use crate::link::Link;
 use crate::net::Net;
-use crate::options::{ClientOptions, LockOptions};
+use crate::options::{ClientOptions, LockOptions, Protocol};
 
 /// A call and its answer.
 pub(crate) struct Answer {
@@ -110,7 +110,22 @@ impl Client {
                  cluster, or use the native part",
             ));
         }
-        let uuid = uuid([random[0], random[1]]);
+        let protocol = match options.protocol {
+            Protocol::Resp3 if place.http => {
+                return Err(Error::invalid(
+                    "protocol is resp3, which HTTP does not have; leave it out",
+                ));
+            }
+            _ if place.http => Protocol::Resp2,
+            protocol => protocol,
+        };
+        // The ids of permits begin with these bytes, and JSON carries text only.
+        let text = if place.http {
+            0x7f7f_7f7f_7f7f_ffff
+        } else {
+            u64::MAX
+        };
+        let uuid = uuid([random[0] & text, random[1]]);
         let group = uuid.get(..GROUPS).unwrap_or_default();
         let Program {
             language,
@@ -121,9 +136,10 @@ impl Client {
         let manner = Rc::new(Manner {
             client: id,
             tls: place.tls,
+            http: place.http,
             timeout: options.connect_timeout,
             keep_alive: options.keep_alive,
-            protocol: options.protocol,
+            protocol,
             tracking: options.tracking,
             pubsub: options.cluster_pubsub,
             name: name.to_string(),
@@ -142,13 +158,30 @@ impl Client {
         })
     }
 
+    /// Refuses replicas over HTTP. Each command may take another connection there, and `WAIT` tells
+    /// of its own.
+    pub(crate) fn check_replicas(&self, options: &LockOptions) -> Result<()> {
+        if options.replicas == 0 || !self.manner.http {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "replicas is given, and HTTP tells nothing of them; leave it out",
+        ))
+    }
+
     /// The part of its owners' names that is the client's.
     pub(crate) fn uuid(&self) -> &str {
         &self.manner.uuid
     }
 
-    pub(crate) fn is_encrypted(&self) -> bool {
-        self.manner.tls
+    /// The name of how connections are made, for the host.
+    pub(crate) fn scheme(&self) -> &'static str {
+        match (self.manner.http, self.manner.tls) {
+            (true, true) => "https",
+            (true, false) => "http",
+            (false, true) => "tls",
+            (false, false) => "",
+        }
     }
 
     /// Sends a request. The answer comes out of [`Client::turn`], or is here already.

@@ -1,6 +1,6 @@
 //! The way to the host, and what comes from it.
 
-use redlatch_proto::connecting::{self, TlsFault};
+use redlatch_proto::connecting::{self, Doubt, TlsFault};
 use redlatch_proto::error::Error;
 use redlatch_proto::url::{At, Host};
 
@@ -28,7 +28,7 @@ impl Io<'_> {
             .byte(record::CONNECT)
             .number(*self.last_conn as f64)
             .number(manner.client)
-            .byte(u8::from(manner.tls))
+            .byte(u8::from(manner.tls) | u8::from(manner.http) << 1)
             .text(host)
             .number(port.into())
             .number(manner.keep_alive.as_secs_f64() * 1000.0);
@@ -77,7 +77,13 @@ impl Lost<'_> {
         let shown = server.shown();
         match self.tls {
             Some(fault) => fault.error(&shown, self.text),
-            None => connecting::unreachable(&shown, self.text, false),
+            None => {
+                let doubt = match server.manner.http {
+                    true => Doubt::NoHttp,
+                    false => Doubt::NotRunning,
+                };
+                connecting::unreachable(&shown, self.text, doubt)
+            }
         }
     }
 }

@@ -506,6 +506,10 @@ impl Link {
                 news.events.push(connecting::untracked(why));
             }
             self.untracked.clone_from(&attempt.untracked);
+            if self.manner.http && !std::mem::replace(&mut self.silenced, true) {
+                news.events
+                    .push(connecting::unsubscribed(&connecting::HTTP_ONLY));
+            }
             if let Some(policy) = &attempt.evicts
                 && self.evicts.as_ref() != Some(policy)
             {

@@ -295,7 +295,7 @@ impl Module {
         given.each_option(|name, value| both.set_spelled(spelling, name, value))?;
         // Options are told of before the URL, as by the native faces.
         options.validate()?;
-        let place = url.map_or_else(|| url::from_env(variable), url::parse)?;
+        let place = url.map_or_else(|| url::from_env(variable, url::parse), url::parse)?;
         let client = Client::new(id as f64, random, &program, place, options, locks)?;
         let pems = [
             &client.options.tls_ca,
@@ -304,7 +304,7 @@ impl Module {
         ];
         let records = self.records.byte(record::DONE).number(0.0);
         records.byte(value::NAMES).number(5.0);
-        records.text(if client.is_encrypted() { "tls" } else { "" });
+        records.text(client.scheme());
         for pem in pems {
             let text = pem.as_ref().map_or("", |pem| pem.text());
             let path = pem.as_ref().is_some_and(|pem| pem.path().is_some());
@@ -410,6 +410,7 @@ impl Module {
             options.validate_kind(&known.locks)?;
             Rc::new(options)
         };
+        known.check_replicas(&options)?;
         lock_name(&options, name)?;
         let multi = None;
         let family = Family {

@@ -117,6 +117,10 @@ impl One {
         let Some(server) = plain.server() else {
             return;
         };
+        // Waiters look by themselves over HTTP.
+        if server.manner.http {
+            return;
+        }
         if !plain.pushes() {
             return subscriptions.follow(now, vec![server.clone()], io);
         }

@@ -770,8 +770,11 @@ impl ClientBuilder {
         self.options.validate()?;
         self.locks.validate()?;
         let place = match self.url.as_deref() {
-            Some(given) => url::parse(given),
-            None => url::from_env(std::env::var(url::VARIABLE).ok().as_deref()),
+            Some(given) => url::parse_for_sockets(given),
+            None => url::from_env(
+                std::env::var(url::VARIABLE).ok().as_deref(),
+                url::parse_for_sockets,
+            ),
         }?;
         let logs_in = place.server.user.is_some() || place.server.password.is_some();
         if self.provider.is_some() && logs_in {

@@ -311,9 +311,9 @@ def phases() -> list[Phase]:
     # The module has no quorum.
     in_wasm = [name for name in RUNTIME_SUITE if name != "quorum"]
 
-    def on_wasm(names: list[str]) -> list[tuple[list[str], Parser]]:
+    def on_wasm(names: list[str], *variables: str) -> list[tuple[list[str], Parser]]:
         files = [f"bindings-node/test/{name}.test.js" for name in names]
-        return [(["env", "REDLATCH_WASM=1", "node", "--test", *files], node)]
+        return [(["env", "REDLATCH_WASM=1", *variables, "node", "--test", *files], node)]
 
     def on_runtimes(names: list[str]) -> list[tuple[list[str], Parser]]:
         files = [f"./test/{name}.test.js" for name in names]
@@ -352,7 +352,21 @@ def phases() -> list[Phase]:
             ],
             [
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
-                *on_wasm([*in_wasm, "opentelemetry", "types", "readme", "wasm/wasm", "wasm/topologies"]),
+                *on_wasm(
+                    [
+                        *in_wasm,
+                        "opentelemetry",
+                        "types",
+                        "readme",
+                        "wasm/wasm",
+                        "wasm/topologies",
+                        "wasm/http",
+                    ]
+                ),
+                *on_wasm(
+                    ["lock", "abort", "events", "input", "multi_lock", "rw_lock", "semaphore"],
+                    "REDLATCH_HTTP=1",
+                ),
                 (
                     ["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"],
                     node,
@@ -852,7 +866,7 @@ def main() -> int:
     if any(phase.name == "versions" for phase in played):
         say_exempt(["bun", "deno"])
     if any(phase.name == "wasm" for phase in played):
-        say_exempt(["wasm"])
+        say_exempt(["wasm", "http"])
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
     rows.append(

@@ -2,7 +2,7 @@
 // Jest takes the files for browsers in its environment `jsdom`, which is Node.js: the ones for Node.js are loaded then. No bundler
 // sees that.
 
-const { compiled } = require('./module.js')
+const { compiled } = require('#module')
 
 function inNode(name) {
   if (compiled !== undefined) return undefined

@@ -2,7 +2,7 @@
 // The WebAssembly part in a browser. It has no sockets: the program opens the streams.
 
 const { inNode } = require('./elsewhere.js')
-const { compiled } = require('./module.js')
+const { compiled } = require('#module')
 const { backendOf } = require('../wasm/host.js')
 const { clockOf } = require('../wasm/clock.js')
 

@@ -4,6 +4,7 @@
 
 const { Table } = require('../table.js')
 const { Arguments, Records, decoder } = require('./bytes.js')
+const { connectByHttp } = require('./http.js')
 const { connectBy } = require('./stream.js')
 
 // Records of the module.
@@ -24,7 +25,9 @@ const REMEDY = 'make one in each request: await using client = await Client.conn
 const OUTSIDE = `a client was made outside of a request, where there are no connections; ${REMEDY}`
 const ELSEWHERE = `another request made this client, and its connections are of no use in this one; ${REMEDY}`
 
-const NO_SOCKETS = 'there are no sockets here; give connect, a function that opens a stream to the server'
+const NO_SOCKETS = 'there are no sockets here; give connect, a function that opens a stream to the server, or the https:// URL of Redis over HTTP'
+const NO_FETCH = 'the URL is of HTTP, and there is no fetch() here; give the redis:// or rediss:// URL of the server'
+const NO_STREAM = 'connect is given, and the URL is of HTTP, which goes by fetch(); leave it out'
 
 const camel = 1
 
@@ -120,7 +123,7 @@ class Instance {
         case CONNECT:
           this.#connect(id, {
             client: records.number(),
-            tls: records.byte() === 1,
+            ...spoken(records.byte()),
             host: records.text(),
             port: records.number(),
             keepAlive: records.number(),
@@ -182,9 +185,14 @@ class Instance {
         this.settle()
       },
     }
-    const open = this.#openers.get(place.client)
-    this.#sockets.set(conn, open === undefined ? this.#platform.connect(place, heard) : connectBy(open, place, heard))
+    this.#sockets.set(conn, this.#begin(place, heard))
     if (!this.#part.isAwaited) this.#sockets.get(conn).unref()
+  }
+
+  #begin(place, heard) {
+    if (place.http) return connectByHttp(place, heard, this.#platform.soon)
+    const open = this.#openers.get(place.client)
+    return open === undefined ? this.#platform.connect(place, heard) : connectBy(open, place, heard)
   }
 
   // The connections of a client are streams that the program opens.
@@ -246,6 +254,9 @@ class Instance {
     return this.#failure
   }
 }
+
+// The parts of the byte that says how a connection is made.
+const spoken = (byte) => ({ tls: (byte & 1) !== 0, http: (byte & 2) !== 0 })
 
 function processOf(records) {
   return { clientName: records.text(), language: records.text(), pid: records.number(), host: records.text() }
@@ -419,7 +430,6 @@ function backendOf(module, platform) {
 
     // `connect`: opens a stream, in the place of a socket.
     client(url, names, values, connect) {
-      if (connect === undefined && platform.connect === undefined) return refused(NO_SOCKETS)
       // Where sockets and timers belong to requests, each client has its own: an instance has one timer, and writes to all its sockets.
       const isHere = platform.request?.()
       if (platform.request !== undefined && isHere === undefined) return refused(OUTSIDE)
@@ -431,8 +441,8 @@ function backendOf(module, platform) {
       given.text(language).number(pid).text(host).optional(url).optional(platform.url()).options(names, values)
       const told = instance.call('redlatch_open', id)
       if (!Array.isArray(told)) return told
-      const [tls, ca, cert, key, exitLimit] = told
-      const problem = tls === '' ? undefined : connect === undefined ? platform.prepareTls(id, { ca, cert, key }) : unused({ ca, cert, key })
+      const [scheme, ca, cert, key, exitLimit] = told
+      const problem = problemOf(id, scheme, { ca, cert, key }, connect)
       if (problem !== undefined) {
         instance.call('redlatch_drop_client', id, instance.now())
         return refused(problem)
@@ -545,6 +555,19 @@ function backendOf(module, platform) {
         instance.call('redlatch_end', instance.now())
       }
     }
+  }
+
+  // Why a client cannot connect by what it was given.
+  function problemOf(client, scheme, pems, connect) {
+    if (scheme.startsWith('http')) {
+      if (typeof fetch !== 'function') return NO_FETCH
+      if (connect !== undefined) return NO_STREAM
+      return unused(pems, 'the URL is of HTTP', 'leave it out: fetch() trusts the certificates that its platform trusts')
+    }
+    if (connect === undefined && platform.connect === undefined) return NO_SOCKETS
+    if (scheme === '') return undefined
+    if (connect === undefined) return platform.prepareTls(client, pems)
+    return unused(pems, 'connect is, too', 'let the stream that connect opens be encrypted')
   }
 
   class Client {
@@ -790,10 +813,10 @@ function backendOf(module, platform) {
 }
 
 // Why these certificates are refused.
-function unused(pems) {
+function unused(pems, why, remedy) {
   const [name] = Object.entries(pems).find(([, pem]) => pem !== '') ?? []
   if (name === undefined) return undefined
-  return `tls${name[0].toUpperCase()}${name.slice(1)} is given, and connect is, too; let the stream that connect opens be encrypted`
+  return `tls${name[0].toUpperCase()}${name.slice(1)} is given, and ${why}; ${remedy}`
 }
 
 function pairs(list, size) {

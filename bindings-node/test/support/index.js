@@ -8,6 +8,7 @@ const v8 = require('node:v8')
 const vm = require('node:vm')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { Client } = require('../../index.js')
+const { Gateway } = require('./gateway.js')
 const { Connection, Server } = require('./server.js')
 const exempt = require('./exempt.json')
 
@@ -17,9 +18,10 @@ const PACKAGE = join(__dirname, '../..')
 const LIMIT = 180_000
 const runtime = ['bun', 'deno'].find((name) => process.versions[name] !== undefined) ?? 'node'
 const WASM = process.env.REDLATCH_WASM === '1'
+const HTTP = process.env.REDLATCH_HTTP === '1' // the suite before a gateway
 
-// Other runtimes, and the WebAssembly part, leave out the tests that exempt.json names; the runner says which.
-const left = { ...exempt[runtime], ...(WASM && exempt.wasm) }
+// Other runtimes, the WebAssembly part, and that over HTTP leave out the tests that exempt.json names; the runner says which.
+const left = { ...exempt[runtime], ...(WASM && exempt.wasm), ...(HTTP && exempt.http) }
 const test = (name, ...rest) => {
   if (left[name] !== undefined) return undefined
   const body = rest.pop()
@@ -39,9 +41,9 @@ function collector() {
 const WINDOWS = process.platform === 'win32'
 
 // Starts a server before the tests of a file and stops it after them. Its fields are filled in by then. Without a `client`
-// nothing of the library is there that a test has not made.
-function shared({ password, client = true } = {}) {
-  const context = { server: undefined, redis: undefined, client: undefined, url: undefined }
+// nothing of the library is there that a test has not made. With `http` the URL is that of a gateway before the server.
+function shared({ password, client = true, http = HTTP && password === undefined } = {}) {
+  const context = { server: undefined, gateway: undefined, redis: undefined, client: undefined, url: undefined }
   before(async () => {
     context.server = await Server.start({ args: password === undefined ? [] : ['--requirepass', password] })
     context.url = context.server.url
@@ -50,11 +52,16 @@ function shared({ password, client = true } = {}) {
       context.url = context.url.replace('//', `//:${password}@`)
       await context.redis.send('AUTH', password)
     }
+    if (http) {
+      context.gateway = await Gateway.start(context.server.port)
+      context.url = context.gateway.url
+    }
     if (client) context.client = await Client.connect(context.url)
   })
   after(async () => {
     await context.client?.close()
     context.redis?.end()
+    await context.gateway?.stop()
     await context.server?.stop()
   })
   return context

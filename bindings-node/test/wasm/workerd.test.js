@@ -14,6 +14,7 @@ const tls = require('node:tls')
 const esbuild = require('esbuild')
 const redlatch = require('../../index.js')
 const { isListenedTo } = require('../../lib/channels.js')
+const { Gateway } = require('../support/gateway.js')
 const { PACKAGE, freshName, shared, test, until } = require('../support/index.js')
 
 const context = shared()
@@ -131,6 +132,16 @@ test('a request that waits for another one is woken by its release', async () =>
   assert.equal((await waiting).isHeld, true)
   assert.ok(performance.now() - began < 20_000)
   await isGone(name)
+})
+
+test('a server is reached over HTTP', async () => {
+  const gateway = await Gateway.start(context.server.port)
+  ended.push(() => gateway.stop())
+  assert.equal(await ask('connect', { url: gateway.url }), true)
+  await isGone('connected')
+  await assert.rejects(ask('connect', { url: gateway.place }), { name: 'AuthError' })
+  gateway.fault = (response) => response.writeHead(302, { location: context.url }).end()
+  await assert.rejects(ask('connect', { url: gateway.url }), { name: 'UnavailableError', message: /it redirects to another place/ })
 })
 
 test('a loss is told', async () => {

@@ -42,13 +42,22 @@ pub fn refused(addr: &str, code: &str, detail: &str) -> Error {
     Error::new(refusal.kind(), format!("{addr}: {}", refusal.message()))
 }
 
-/// The error for a server that cannot be reached. `garbled`: something answered without TLS, but
-/// not as Redis does.
-pub fn unreachable(addr: &str, why: &str, garbled: bool) -> Error {
-    let question = if garbled {
-        "does it want TLS (rediss://)?"
-    } else {
-        "is a Redis server running there?"
+/// A likely reason why a server cannot be reached.
+#[derive(Debug, Clone, Copy)]
+pub enum Doubt {
+    NotRunning,
+    /// Something answers without TLS, but not as Redis does.
+    WantsTls,
+    /// The commands go over HTTP.
+    NoHttp,
+}
+
+/// The error for a server that cannot be reached.
+pub fn unreachable(addr: &str, why: &str, doubt: Doubt) -> Error {
+    let question = match doubt {
+        Doubt::NotRunning => "is a Redis server running there?",
+        Doubt::WantsTls => "does it want TLS (rediss://)?",
+        Doubt::NoHttp => "is Redis served over HTTP there (POST /pipeline)?",
     };
     let text = format!("cannot reach {addr}: {why}; {question}");
     Error::new(ErrorKind::Unavailable, text)
@@ -161,6 +170,9 @@ pub fn refuses_hello(code: &str, detail: Option<&str>, with_password: bool) -> b
 
 /// The reason why the server does not track keys, when it speaks RESP2.
 pub const RESP2_ONLY: &str = "the server speaks RESP2 only";
+
+/// The same over HTTP.
+pub const HTTP_ONLY: &str = "nothing is pushed over HTTP";
 
 /// The event for a server that does not track keys.
 pub fn untracked(why: &str) -> Event {

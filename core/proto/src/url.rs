@@ -14,6 +14,8 @@ pub const SYNTAX: &str = "redis://[user[:password]@]host[:port][/database] (redi
 
 const REDIS: u16 = 6379;
 const SENTINEL: u16 = 26379;
+const HTTP: u16 = 80;
+const HTTPS: u16 = 443;
 
 /// The addresses of the servers, and the user and password to log in with.
 #[derive(Clone)]
@@ -27,6 +29,8 @@ pub struct Place {
     pub sentinel: Login,
     /// Whether every connection is encrypted; otherwise none is.
     pub tls: bool,
+    /// Whether commands go over HTTP. The password is the token then.
+    pub http: bool,
 }
 
 /// The address of a server.
@@ -75,11 +79,11 @@ pub struct Host {
     pub port: u16,
 }
 
-/// Reads the value of the environment variable [`VARIABLE`].
+/// Reads the value of the environment variable [`VARIABLE`] by [`parse`] or [`parse_for_sockets`].
 ///
 /// # Errors
-/// `invalid_argument` when there is none; else as [`parse`].
-pub fn from_env(value: Option<&str>) -> Result<Place> {
+/// `invalid_argument` when there is none; else as those.
+pub fn from_env(value: Option<&str>, parse: fn(&str) -> Result<Place>) -> Result<Place> {
     let Some(url) = value.filter(|url| !url.is_empty()) else {
         return Err(Error::invalid(format!(
             "no URL was given, and the environment variable {VARIABLE} has none; set it, for example to \
@@ -87,6 +91,25 @@ pub fn from_env(value: Option<&str>) -> Result<Place> {
         )));
     };
     parse(url).map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
+}
+
+/// Reads a URL, for a driver that has sockets and no HTTP.
+///
+/// # Errors
+/// `invalid_argument` for anything but a Redis URL, and for one of HTTP.
+pub fn parse_for_sockets(url: &str) -> Result<Place> {
+    if !["http://", "https://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
+        return parse(url);
+    }
+    Err(Error::invalid(format!(
+        "the URL {:?} is one of Redis over HTTP, which only the WebAssembly part of the npm package speaks \
+         (REDLATCH_WASM=1); write {} here",
+        redacted(url),
+        Form::Single.text()
+    )))
 }
 
 /// Reads a URL.
@@ -101,6 +124,7 @@ pub fn parse(url: &str) -> Result<Place> {
         "redis+sentinel" | "rediss+sentinel" => Form::Sentinel,
         "redis+cluster" | "rediss+cluster" => Form::Cluster,
         "redis+quorum" | "rediss+quorum" => Form::Quorum,
+        "http" | "https" => Form::Http,
         _ => {
             let shown = redacted(url);
             return Err(Error::invalid(format!(
@@ -111,7 +135,11 @@ pub fn parse(url: &str) -> Result<Place> {
     };
     let place = match form {
         Form::Unix => unix(rest),
-        form => read(form, scheme.starts_with("rediss"), rest),
+        form => read(
+            form,
+            matches!(scheme, "https") || scheme.starts_with("rediss"),
+            rest,
+        ),
     };
     place.map_err(|part| {
         Error::invalid(format!(
@@ -133,6 +161,7 @@ const LOGIN: Wrong = "user name or password have a % that is no percent-encoding
 const EVEN: Wrong = "a quorum has an odd number of servers, at least three: an even one stands no more failures than one less";
 const TWICE: Wrong = "a server is named twice: its vote would count twice";
 const MANY: Wrong = "a quorum has at most 15 servers";
+const BARE: Wrong = "HTTP has a token, as the password, but no user name and no database";
 const SPECIAL: Wrong = "an @ or # stands where none can be";
 
 /// The syntax of what follows the scheme.
@@ -143,6 +172,7 @@ enum Form {
     Sentinel,
     Cluster,
     Quorum,
+    Http,
 }
 
 impl Form {
@@ -161,6 +191,17 @@ impl Form {
                 "redis+quorum://[user[:password]@]host[:port],host[:port],host[:port][,...][/database] \
                  (rediss+quorum:// for TLS)"
             }
+            Form::Http => "https://:TOKEN@host[:port] (http:// without TLS)",
+        }
+    }
+
+    /// The port where the URL has none.
+    fn port(self, tls: bool) -> u16 {
+        match (self, tls) {
+            (Form::Sentinel, _) => SENTINEL,
+            (Form::Http, true) => HTTPS,
+            (Form::Http, false) => HTTP,
+            _ => REDIS,
         }
     }
 }
@@ -191,6 +232,7 @@ fn unix(rest: &str) -> Result<Place, Wrong> {
         server: login,
         sentinel: Login::default(),
         tls: false,
+        http: false,
     })
 }
 
@@ -210,7 +252,7 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
     }
     let hosts = hosts
         .split(',')
-        .map(|text| host(text, form))
+        .map(|text| host(text, form.port(tls)))
         .collect::<Result<Vec<Host>, Wrong>>()?;
     let (service, database) = match form {
         Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
@@ -233,15 +275,19 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
                 _ => return Err(EVEN),
             }
         }
-        Form::Single if hosts.len() == 1 => Topology::Single,
+        Form::Single | Form::Http if hosts.len() == 1 => Topology::Single,
         Form::Sentinel => {
             return Err(
                 "the name of the service, behind the first slash, is missing or has odd characters",
             );
         }
-        Form::Single | Form::Unix => return Err("there are several hosts"),
+        Form::Single | Form::Http | Form::Unix => return Err("there are several hosts"),
     };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let http = form == Form::Http;
+    if http && !(user.is_empty() && path.is_empty()) {
+        return Err(BARE);
+    }
     let database = number(database).ok_or(DATABASE)?;
     let server = Login {
         database,
@@ -258,6 +304,7 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
         server,
         sentinel,
         tls,
+        http,
     })
 }
 
@@ -267,7 +314,7 @@ fn none(query: &str) -> Result<Login, Wrong> {
     query.is_empty().then(Login::default).ok_or(unwanted)
 }
 
-fn host(text: &str, form: Form) -> Result<Host, Wrong> {
+fn host(text: &str, port_otherwise: u16) -> Result<Host, Wrong> {
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']').ok_or(HOST)?;
@@ -278,8 +325,7 @@ fn host(text: &str, form: Form) -> Result<Host, Wrong> {
     };
     let port = match port.strip_prefix(':') {
         None if !port.is_empty() => return Err(HOST),
-        None | Some("") if form == Form::Sentinel => SENTINEL,
-        None | Some("") => REDIS,
+        None | Some("") => port_otherwise,
         Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(PORT)?,
     };
     let is_name = !name.is_empty()
@@ -507,9 +553,44 @@ mod tests {
     }
 
     #[test]
+    fn a_url_of_http_has_a_token() {
+        for (url, expected) in [
+            ("https://name.example", ("name.example:443", None, true)),
+            ("https://:T%3D@h/", ("h:443", Some("T="), true)),
+            (
+                "http://:t@127.0.0.1:8079",
+                ("127.0.0.1:8079", Some("t"), false),
+            ),
+            ("http://h", ("h:80", None, false)),
+        ] {
+            let place = read(url);
+            let (user, password, db) = told(&place.server);
+            let at = place.at.to_string();
+            assert_eq!((&*at, password, place.tls), expected, "{url}");
+            assert_eq!((user, db, place.http), (None, 0, true), "{url}");
+            assert_eq!(place.topology, Topology::Single, "{url}");
+        }
+        assert!(!read("rediss://h").http && !read("unix:///s").http);
+    }
+
+    #[test]
+    fn a_driver_without_http_says_which_one_has_it() {
+        assert!(parse_for_sockets("redis://h").is_ok());
+        for url in ["https://:geheim@h", "http://u:geheim@h/1"] {
+            let text = parse_for_sockets(url).err().unwrap().message().to_owned();
+            assert!(text.contains("REDLATCH_WASM=1") && text.contains("***@h"));
+            assert!(!text.contains("geheim"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_bad_url_is_refused_without_showing_its_secret() {
         for bad in [
             "http://u:geheim@h",
+            "https://geheim@h",
+            "https://:geheim@h/0",
+            "https://:geheim@h,h",
+            "https://:geheim",
             "redis://u:geheim@h:port",
             "redis://u:geheim@",
             "redis://:geheim@[::1",
@@ -567,6 +648,9 @@ mod tests {
             ("redis+sentinel://h", "name of the service"),
             ("redis+sentinel://h/main?x=1", "sentinel_user"),
             ("redis+cluster://h/one", "database"),
+            ("https://token@h", "user name"),
+            ("https://:token@h/1", "no database"),
+            ("https://a,b", "several hosts"),
         ] {
             let text = refused(bad);
             let said = text

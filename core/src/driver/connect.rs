@@ -28,7 +28,7 @@ use crate::sys;
 use crate::tuning;
 use crate::url::{At, Host, Login};
 use crate::wire;
-use redlatch_proto::connecting::{self, Backoff, millis_of};
+use redlatch_proto::connecting::{self, Backoff, Doubt, millis_of};
 use redlatch_proto::outbox::server_clock::ServerClock;
 use redlatch_proto::outbox::slotmap::Range;
 use redlatch_proto::{cluster, sentinel};
@@ -644,16 +644,20 @@ impl Address {
         if error.kind() == redis::ErrorKind::Parse {
             // The parser tells of its bytes, in several lines.
             let why = "something answers there, but not as Redis does";
-            return connecting::unreachable(&addr, why, self.manner.tls.is_none());
+            let doubt = match self.manner.tls {
+                Some(_) => Doubt::NotRunning,
+                None => Doubt::WantsTls,
+            };
+            return connecting::unreachable(&addr, why, doubt);
         }
         if let Some(cause) = causes::io_error(error) {
-            return connecting::unreachable(&addr, &cause.to_string(), false)
+            return connecting::unreachable(&addr, &cause.to_string(), Doubt::NotRunning)
                 .caused_by(Arc::new(cause));
         }
         let why = error
             .source()
             .map_or_else(|| error.to_string(), ToString::to_string);
-        connecting::unreachable(&addr, &why, false)
+        connecting::unreachable(&addr, &why, Doubt::NotRunning)
     }
 }
 

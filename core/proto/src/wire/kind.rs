@@ -442,7 +442,7 @@ impl Form {
             // The beginning of the ids, and how many there are.
             (None, Kind::Semaphore | Kind::FairSemaphore) => {
                 out.extend_from_slice(&permit_ids(uuid, owner));
-                out.extend_from_slice(&self.permits.to_be_bytes());
+                out.extend_from_slice(&sevens(self.permits.into())[6..]);
             }
             (None, kind) => {
                 write_identity(uuid, owner, out);
@@ -488,8 +488,13 @@ pub(super) fn write_identity(uuid: &str, owner: OwnerId, out: &mut Vec<u8>) {
     out.extend((0..DIGITS).rev().map(digit));
 }
 
+/// The low bits of a number, seven in each byte: so they are text, which JSON carries.
+fn sevens(number: u64) -> [u8; 8] {
+    std::array::from_fn(|at| (number >> (7 * (7 - at)) & 0x7f) as u8)
+}
+
 /// The beginning of the ids of an owner's permits: 6 bytes of the uuid that all owners of the client
-/// share, then the owner.
+/// share, then the low bits of the owner.
 fn permit_ids(uuid: &str, owner: OwnerId) -> [u8; 14] {
     let mut text = Vec::with_capacity(uuid.len());
     write_identity(uuid, owner, &mut text);
@@ -499,13 +504,13 @@ fn permit_ids(uuid: &str, owner: OwnerId) -> [u8; 14] {
     let digits: Vec<u8> = digits.collect();
     let (bytes, _) = digits.as_chunks::<2>();
     let bytes = bytes.iter().map(|[high, low]| high << 4 | low);
+    // The last group of the uuid is the owner's.
+    let group = bytes.clone().skip(10);
+    let group = group.fold(0, |group, byte| group << 8 | u64::from(byte));
+    let owner = sevens(first_owner(group) | number_of(owner));
     let mut ids = [0; 14];
-    // The first 6 bytes of the uuid, and its last group, which is the owner's.
-    let picked = bytes.clone().take(6).chain(bytes.skip(10));
+    let picked = bytes.take(6).chain(owner);
     ids.iter_mut().zip(picked).for_each(|(id, byte)| *id = byte);
-    if let Some(number) = ids.last_chunk_mut() {
-        *number = (number_of(owner) as u16).to_be_bytes();
-    }
     ids
 }
 
@@ -539,7 +544,7 @@ mod tests {
         assert_eq!(owner(Kind::Simple), format!("{uuid}:7"));
         assert_eq!(owner(Kind::Read), format!("{uuid}:7"));
         assert_eq!(owner(Kind::Write), format!("{uuid}:7:write"));
-        assert_eq!(owner(Kind::Semaphore), "8c8ffe615bd32d2386af488e00070000");
+        assert_eq!(owner(Kind::Semaphore), "8c8ffe615bd311615574443800070000");
         assert_eq!(owner(Kind::Article), "8c8ffe615bd34d78a5c02d2386af488e-7");
         assert_eq!(
             Form {

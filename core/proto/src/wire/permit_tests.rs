@@ -164,7 +164,7 @@ impl Model {
 
     /// Whether the first in the queue has to ask: there is what it wants, or never will be.
     fn head_asks(&self) -> bool {
-        let wants = |owner: &Id| i64::from(u16::from_be_bytes([owner[14], owner[15]]));
+        let wants = |owner: &Id| i64::from(wanted(owner));
         let head = self.queue.first().map(|(owner, _)| wants(owner));
         let (Some(wants), Some(free)) = (head, self.number()) else {
             return false;
@@ -468,7 +468,7 @@ impl Model {
                 .iter()
                 .map(|byte| format!("{byte:02x}"))
                 .collect(),
-            count: u16::from_be_bytes([owner[14], owner[15]]).into(),
+            count: wanted(owner).into(),
             remaining: Some(Duration::from_millis(
                 due.unwrap_or(now).saturating_sub(now),
             )),
@@ -527,8 +527,13 @@ fn fair_semaphore(permits: u16) -> Form {
 fn place(uuid: &str, owner: OwnerId, permits: u16) -> Id {
     let mut id = ids_of(uuid, owner, 1).remove(0);
     id.truncate(14);
-    id.extend(permits.to_be_bytes());
+    id.extend([permits >> 7, permits & 0x7f].map(|digit| digit as u8));
     id
+}
+
+/// How many permits an owner in the queue wants.
+fn wanted(owner: &Id) -> u16 {
+    u16::from(owner[14]) * 128 + u16::from(owner[15])
 }
 
 /// The ids of an owner.

@@ -15,7 +15,7 @@ for _, owner in ipairs(redis.call('LRANGE', queue, 0, -1)) do
   local high, low = string.byte(owner, 15, 16)
   local id = string.sub(owner, 1, 14) .. '\0\0'
   reply[#reply + 1] = string.gsub(id, '.', function(c) return string.format('%02x', string.byte(c)) end)
-  reply[#reply + 1] = tostring(high * 256 + low)
+  reply[#reply + 1] = tostring(high * 128 + low)
 --# all
   -- A place that has run out stands there until the next waiter asks.
   reply[#reply + 1] = math.max(0, tonumber(redis.call('ZSCORE', times, owner) or now) - now)
