@@ -424,10 +424,14 @@ impl Cluster {
             .filter(|id| hint.is_none_or(|hint| hint == *id) && nodes.publishes(*id).is_some())
             .collect();
         if live.is_empty() {
-            let known = self.nodes.iter().map(|node| &node.place);
-            let known: Vec<Host> = known.chain(&self.seeds).cloned().collect();
-            self.await_answers(now, known.len());
-            return nodes.ask_hosts(now, &known);
+            let mut hosts: Vec<Host> = self.nodes.iter().map(|node| node.place.clone()).collect();
+            for seed in &self.seeds {
+                if !hosts.contains(seed) {
+                    hosts.push(seed.clone());
+                }
+            }
+            self.await_answers(now, hosts.len());
+            return nodes.ask_hosts(now, &hosts);
         }
         let turn = nodes.random() as usize % live.len();
         live.rotate_left(turn);
@@ -761,8 +765,9 @@ mod tests {
             assert_eq!(rig.nodes.asked, ["hosts [1, 7]"]);
             rig.answer(1, Ok(halves()));
             rig.ups(&[1, 2]);
+            // The nodes were not connected when the first map came, so it is asked for again.
+            rig.answer(2, Ok(halves()));
             rig.nodes.asked.clear();
-            rig.cluster.stale = None;
             rig.news = News::default();
             rig
         }
@@ -835,11 +840,20 @@ mod tests {
     }
 
     #[test]
-    fn moved_changes_the_route_and_the_map_is_asked_for_there() {
+    fn moved_asks_the_named_node_for_the_map() {
+        let (mut rig, [name, _]) = (Rig::new(), names());
+        rig.redirect(10, name, 2, false, 0);
+        assert_eq!(rig.nodes.asked, ["nodes [2]"]);
+    }
+
+    #[test]
+    fn moved_to_a_new_node_changes_the_route() {
         let (mut rig, [name, _]) = (Rig::new(), names());
         // Node 1 has told no host: it is its own.
         rig.redirect(10, name, 3, false, 0);
         assert_eq!(rig.nodes.known, [(1, 1), (2, 2), (3, 3)]);
+        // Node 3 is not connected yet. Each place is asked once, also a seed that is a node.
+        assert_eq!(rig.nodes.asked, ["hosts [1, 2, 3, 7]"]);
         assert_eq!(
             (rig.nodes.sent.len(), rig.told()),
             (0, vec!["routes".to_owned()])
@@ -959,6 +973,7 @@ mod tests {
         };
         rig.cluster.stale = Some(None);
         rig.turn(20, News::default());
+        assert_eq!(rig.nodes.asked, ["nodes [1, 2]"]);
         rig.answer(21, Ok(vec![all]));
         rig.turn(22, News::default());
         // It is connected, and lingers.
@@ -975,7 +990,6 @@ mod tests {
             last: 16383,
             ..halves().swap_remove(0)
         };
-        rig.answer(3, Ok(halves()));
         // Node 2 has lingered long enough.
         let now = 100_000;
         rig.cluster.stale = Some(None);
