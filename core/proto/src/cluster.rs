@@ -449,7 +449,7 @@ impl Cluster {
     }
 
     /// Takes an answer to the question for the map. The first good one counts, or the first error
-    /// if all fail.
+    /// if all fail. [`take_news`](Cluster::take_news) has to follow.
     pub fn take_answer(
         &mut self,
         now: Moment,
@@ -590,15 +590,15 @@ impl Cluster {
                 input => news.tell(input),
             }
         }
-        let (was_asking, known) = (self.is_asking(), self.nodes.len());
+        let was_asking = self.is_asking();
         self.survey(now, nodes);
         self.forget_nodes(now, nodes);
-        begun || was_asking != self.is_asking() || known < self.nodes.len()
+        begun || was_asking != self.is_asking()
     }
 
     pub fn next_wake(&self) -> Option<Moment> {
         let survey = match &self.survey {
-            Survey::Idle => self.stale.map(|_| Moment::default()),
+            Survey::Idle => None,
             Survey::Resting { until } => Some(*until),
             Survey::Asking { deadline, .. } => Some(*deadline),
         };
@@ -918,6 +918,21 @@ mod tests {
         // It comes too late.
         rig.answer(4, Err(error("fourth")));
         assert!(rig.told().is_empty());
+    }
+
+    #[test]
+    fn an_incomplete_map_makes_no_turn_late() {
+        let mut rig = Rig {
+            cluster: Cluster::new(at(0), vec![host(1)], SECOND),
+            nodes: Noted::default(),
+            news: News::default(),
+        };
+        rig.turn(0, News::default());
+        // Neither node is connected.
+        rig.answer(1, Ok(halves()));
+        assert_eq!(rig.cluster.next_wake(), None);
+        rig.turn(1, News::default());
+        assert_eq!(rig.nodes.asked.len(), 2);
     }
 
     #[test]
