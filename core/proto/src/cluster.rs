@@ -24,10 +24,10 @@ pub const MAP: [&str; 2] = ["CLUSTER", "SLOTS"];
 /// The command that shows whether a node has sharded pub/sub. Redisson detects it in the same way.
 pub const SHARDED: [&str; 2] = ["PUBSUB", "SHARDNUMSUB"];
 
-/// Whether a node has sharded pub/sub, by the code of its error reply to [`SHARDED`], if it is one.
+/// Whether a node has sharded pub/sub, by its reply to [`SHARDED`], of which an error has this code.
 /// Only servers before Redis 7 do not know the subcommand.
-pub fn is_sharded(code: Option<&str>) -> bool {
-    code.is_none_or(|code| code == "NOPERM")
+pub fn is_sharded(answer: std::result::Result<(), &str>) -> bool {
+    matches!(answer, Ok(()) | Err("NOPERM"))
 }
 
 /// Reads the answer to [`MAP`] of the node at this place. Every range of slots has a host then.
