@@ -566,6 +566,10 @@ impl Cluster {
         news: &mut News,
     ) -> bool {
         let mut begun = !heard.redirects.is_empty();
+        // The subscription ends, and no call need go to the slot. So nothing else tells the move.
+        if heard.slot_moved {
+            self.note_stale(None);
+        }
         news.connects += heard.connects;
         news.events.extend(heard.events);
         for redirect in heard.redirects {
@@ -844,6 +848,17 @@ mod tests {
         let (mut rig, [name, _]) = (Rig::new(), names());
         rig.redirect(10, name, 2, false, 0);
         assert_eq!(rig.nodes.asked, ["nodes [2]"]);
+    }
+
+    #[test]
+    fn a_moved_channel_asks_for_the_map() {
+        let mut rig = Rig::new();
+        let heard = News {
+            slot_moved: true,
+            ..News::default()
+        };
+        rig.turn(10, heard);
+        assert_eq!(rig.nodes.asked, ["nodes [1, 2]"]);
     }
 
     #[test]
