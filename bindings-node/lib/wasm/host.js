@@ -4,7 +4,6 @@
 
 const { Table } = require('../table.js')
 const { Arguments, Records, decoder } = require('./bytes.js')
-const { connectBy } = require('./stream.js')
 
 // Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -183,7 +182,7 @@ class Instance {
       },
     }
     const open = this.#openers.get(place.client)
-    this.#sockets.set(conn, open === undefined ? this.#platform.connect(place, heard) : connectBy(open, place, heard))
+    this.#sockets.set(conn, open === undefined ? this.#platform.connect(place, heard) : this.#platform.connectBy(open, place, heard))
     if (!this.#part.isAwaited) this.#sockets.get(conn).unref()
   }
 
