@@ -82,7 +82,9 @@ def test_a_lock_that_too_few_servers_have_is_free(quorum: Quorum, name: str) -> 
     assert sorted(owners) == [OWNER.format(digit) for digit in (0, 1)]
 
 
-def test_a_lock_that_an_absent_server_decides_is_not_called_free(quorum: Quorum, start: Start, name: str) -> None:
+def test_a_lock_that_an_absent_server_decides_is_not_called_free(
+    quorum: Quorum, start: Start, name: str
+) -> None:
     take(quorum.nodes[0], name, 0)
     take(quorum.nodes[1], name, 0)
     quorum.nodes[0].kill()
