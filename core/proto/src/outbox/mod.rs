@@ -10,6 +10,7 @@ pub mod server_clock;
 #[cfg(test)]
 pub mod simulated;
 pub mod slotmap;
+pub mod waiting;
 pub mod wanted;
 
 use crate::engine::Input;
