@@ -9,6 +9,11 @@ const { join } = require('node:path')
 const { platform } = require('../lib/platform.js')
 
 const root = join(__dirname, '..')
+const unknown = process.argv.slice(2).filter((word) => word !== '--release')
+if (unknown.length > 0) {
+  console.error(`build.js knows no ${unknown.join(' ')}; it takes --release`)
+  process.exit(64)
+}
 // A development build is one of the whole workspace: scripts/build says why.
 const words = process.argv.includes('--release') ? ['--release'] : ['--workspace', '--lib']
 const cargo = ['build', '--message-format=json-render-diagnostics', ...words]

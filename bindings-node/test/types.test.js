@@ -91,6 +91,11 @@ test('import and require give the same, and all of it is declared', async () => 
   }
 })
 
+test('a browser gets the same names', () => {
+  const exported = (file) => /export const \{([^}]*)\}/.exec(readFileSync(join(PACKAGE, file), 'utf8'))[1]
+  assert.equal(exported('browser.mjs'), exported('index.mjs'))
+})
+
 // Checks and compiles all that tsconfig.json names, declarations too, but not the libraries; gives what is wrong.
 function compile(outDir) {
   const wanted = { noEmit: false, skipLibCheck: false, outDir }

@@ -249,7 +249,8 @@ def test_new_readers_stand_back_for_a_writer_of_another_client(
 
     def read_once(lock: redlatch.RwLock) -> bool:
         got = lock.read.acquire(False)
-        lock.read.release()
+        if got:
+            lock.read.release()
         return got
 
     with ThreadPoolExecutor(1) as pool:

@@ -294,7 +294,7 @@ impl Attempt {
                     return Err(connecting::log_in_refused(&server.shown(), false));
                 }
                 Step::Own if self.purpose == Purpose::Node => {
-                    self.sharded = cluster::is_sharded(Some(error.code()));
+                    self.sharded = cluster::is_sharded(Err(error.code()));
                 }
                 Step::Auth | Step::Select | Step::Time | Step::Own => return Err(refused()),
                 Step::Name if turned_away() => return Err(refused()),
@@ -318,7 +318,7 @@ impl Attempt {
             }
             (Step::Own, value) => match self.purpose {
                 Purpose::Primary => sentinel::check_role(&self.server.shown(), &value)?,
-                Purpose::Node => self.sharded = cluster::is_sharded(None),
+                Purpose::Node => self.sharded = cluster::is_sharded(Ok(())),
                 _ => self.answer = value,
             },
             _ => {}

@@ -1,11 +1,10 @@
 //! The connections to one server: one for most calls and, once it is needed, one for calls that wait
 //! for replicas, as `core/src/driver/server_connections.rs` has them.
 
-use redlatch_proto::engine::{CallOutcome, Input};
-use redlatch_proto::error::{Error, ErrorKind};
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
+use redlatch_proto::outbox::waiting::Waiting;
 use redlatch_proto::outbox::wanted::Wanted;
 
 use crate::io::{Arrival, ConnId, Io};
@@ -13,14 +12,11 @@ use crate::link::Link;
 
 pub(crate) struct Connections {
     pub(crate) plain: Link,
-    /// Calls that wait for replicas: `WAIT` blocks all behind it.
+    /// The connection for calls that wait for replicas.
     waiting: Link,
     /// The generation of `plain` that the other connection goes with.
     generation: u64,
-    /// Calls that came before that connection was up, with their deadlines.
-    held: Vec<(OutgoingCall, Moment)>,
-    /// Why that connection is down.
-    held_up: Option<Error>,
+    held: Waiting,
 }
 
 impl Connections {
@@ -30,8 +26,7 @@ impl Connections {
             plain,
             waiting,
             generation: 0,
-            held: Vec::new(),
-            held_up: None,
+            held: Waiting::default(),
         }
     }
 
@@ -57,8 +52,7 @@ impl Connections {
         if sending.op.replicas() == 0 || !self.plain.is_up() {
             self.plain.send(now, sending, news);
         } else {
-            let end = now.after(sending.limit);
-            self.held.push((sending, end));
+            self.held.hold(now, sending);
             self.waiting.begin(now, io);
             self.send_held(now, news);
         }
@@ -69,7 +63,7 @@ impl Connections {
         self.plain.leave(now, why, io, news);
         let mut heard = News::default();
         self.waiting.leave(now, why, io, &mut heard);
-        self.heard_apart(heard, news);
+        self.held.hear(heard, news);
     }
 
     /// `wanted`: the channels that the connection for most calls has. The event is about one of these
@@ -98,7 +92,7 @@ impl Connections {
                 self.waiting.leave(now, why, io, &mut heard);
             }
         }
-        self.heard_apart(heard, news);
+        self.held.hear(heard, news);
         self.send_held(now, news);
     }
 
@@ -107,58 +101,24 @@ impl Connections {
             self.plain.next_wake(wanted),
             self.waiting.next_wake(&Wanted::default()),
         ];
-        let held = self.held.iter().map(|(_, end)| *end);
-        links.into_iter().flatten().chain(held).min()
+        links
+            .into_iter()
+            .chain([self.held.next_wake()])
+            .flatten()
+            .min()
     }
 
     pub(crate) fn wake(&mut self, now: Moment, wanted: &Wanted, io: &mut Io<'_>, news: &mut News) {
         self.plain.wake(now, wanted, io, news);
         let mut heard = News::default();
         self.waiting.wake(now, &Wanted::default(), io, &mut heard);
-        self.heard_apart(heard, news);
+        self.held.hear(heard, news);
         self.send_held(now, news);
     }
 
-    /// Takes news of the connection for calls that wait for replicas. The engine does not hear
-    /// whether it is up or down.
-    fn heard_apart(&mut self, heard: News, news: &mut News) {
-        news.connects += heard.connects;
-        news.redirects.extend(heard.redirects);
-        for input in heard.inputs {
-            match input {
-                Input::Up(_) => self.held_up = None,
-                Input::Down(_, error) => self.held_up = Some(error),
-                // The owners of a client carry the identity of its connection for most calls.
-                Input::Identity(_) => {}
-                input => news.tell(input),
-            }
-        }
-    }
-
-    /// Sends the calls that were held, with the rest of their time.
     fn send_held(&mut self, now: Moment, news: &mut News) {
-        for (sending, end) in std::mem::take(&mut self.held) {
-            if end <= now {
-                let outcome = match &self.held_up {
-                    Some(error) => CallOutcome::Refused {
-                        passing: !matches!(error.kind(), ErrorKind::Auth | ErrorKind::Denied),
-                        error: error.clone(),
-                    },
-                    None => CallOutcome::NotSent,
-                };
-                news.tell(Input::Outcome {
-                    call: sending.call,
-                    outcome,
-                });
-            } else if self.waiting.is_up() {
-                let sending = OutgoingCall {
-                    limit: now.until(end),
-                    ..sending
-                };
-                self.waiting.send(now, sending, news);
-            } else {
-                self.held.push((sending, end));
-            }
+        for sending in self.held.take(now, self.waiting.is_up(), news) {
+            self.waiting.send(now, sending, news);
         }
     }
 }

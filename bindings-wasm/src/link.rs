@@ -724,7 +724,9 @@ impl Live {
             Some(Expected::Subscribed(channel, of, _)) => {
                 self.heard = now;
                 let error = match &value {
-                    Value::ServerError(error) if error.code() == "MOVED" => return Err(moved()),
+                    Value::ServerError(error) if error.code() == "MOVED" => {
+                        return Err(moved(told));
+                    }
                     Value::ServerError(error) => Some(self.server.refused(error)),
                     _ => None,
                 };
@@ -768,7 +770,7 @@ impl Live {
                     Some(Expected::Unsubscribed(asked, _)) if *asked == channel => {
                         self.replied(now, Value::Nil, told)?;
                     }
-                    _ if told.wanted.contains(&channel) => return Err(moved()),
+                    _ if told.wanted.contains(&channel) => return Err(moved(told)),
                     _ => {}
                 }
             }
@@ -847,7 +849,8 @@ fn confirmed(channel: &str, of: Option<&Name>, error: Option<&Error>, told: &mut
 }
 
 /// Why a connection for sharded channels is of no use any more.
-fn moved() -> String {
+fn moved(told: &mut Told<'_>) -> String {
+    told.news.slot_moved = true;
     "for pub/sub belongs to a node that has lost a slot".to_owned()
 }
 

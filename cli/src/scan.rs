@@ -12,6 +12,7 @@ use crate::failure::{Exit, Failure};
 use crate::held::{Held, Owner};
 use crate::pattern;
 use crate::reply::to;
+use crate::shown::shown;
 
 /// How many keys a server looks at for one answer.
 const COUNT: &str = "1000";
@@ -69,8 +70,9 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     Ok(found)
 }
 
-/// The locks of a quorum that are held: most of its servers have them. A lock that fewer have belongs to a caller
-/// that waits, or is what is left of a hold. Elsewhere all are held.
+/// The locks of a quorum that are held, or may be: most of its servers have them, or would with those that cannot be
+/// seen. A lock that fewer have belongs to a caller that waits, or is what is left of a hold. Without a quorum every
+/// lock that was found is held.
 fn of_most(inspector: &Inspector, found: Vec<Held>) -> Result<Vec<Held>, Failure> {
     let (needed, there) = (inspector.needed(), inspector.nodes().len());
     if needed == 1 {
@@ -89,12 +91,16 @@ fn of_most(inspector: &Inspector, found: Vec<Held>) -> Result<Vec<Held>, Failure
         by_name.entry(held.name.clone()).or_default().push(held);
     }
     let all = by_name.into_values();
-    Ok(all.filter_map(|parts| whole(parts, needed)).collect())
+    let seen = needed - inspector.missing();
+    Ok(all.filter_map(|parts| whole(parts, needed, seen)).collect())
 }
 
-/// The lock of a quorum that these servers have, if they are enough. Its owner is another one on each, of one client.
-/// With other libraries nobody can tell which owners are one.
-fn whole(parts: Vec<Held>, needed: usize) -> Option<Held> {
+/// The lock of a quorum that these servers have, if `seen` of them are enough. Its owner differs from server to server,
+/// and all its owners belong to one client. With other libraries nobody can tell which owners are one.
+fn whole(parts: Vec<Held>, needed: usize, seen: usize) -> Option<Held> {
+    // The others are where nobody can look.
+    let more = parts.len() < needed;
+    let enough = if more { seen } else { needed };
     let mut by_client: BTreeMap<String, Vec<Held>> = BTreeMap::new();
     for held in parts {
         let client = held.owners.first().map(|owner| client_of(&owner.name));
@@ -109,7 +115,7 @@ fn whole(parts: Vec<Held>, needed: usize) -> Option<Held> {
     };
     // It ends when too few are left.
     parts.sort_by_key(|held| Reverse(held.remaining.unwrap_or(Duration::MAX)));
-    let remaining = parts.get(needed.checked_sub(1)?)?.remaining;
+    let remaining = parts.get(enough.checked_sub(1)?)?.remaining;
     let mut owners: Vec<Owner> = parts.iter().flat_map(|held| held.owners.clone()).collect();
     if let Some(client) = one {
         let levels = owners.iter().map(|owner| owner.levels).max()?;
@@ -119,6 +125,7 @@ fn whole(parts: Vec<Held>, needed: usize) -> Option<Held> {
     Some(Held {
         owners,
         remaining,
+        more,
         ..first
     })
 }
@@ -140,6 +147,9 @@ pub(crate) enum Found {
 }
 
 /// The lock of this name as it is stored, whatever its kind.
+///
+/// # Errors
+/// Also if servers of a quorum cannot be reached that decide whether it is held.
 pub(crate) fn lock(inspector: &mut Inspector, name: &str) -> Result<Found, Failure> {
     if let Some(held) = at(inspector, name)? {
         return Ok(Found::Held(held));
@@ -158,7 +168,16 @@ fn at(inspector: &mut Inspector, key: &str) -> Result<Option<Held>, Failure> {
         // The other nodes of a cluster refuse the key.
         found.append(&mut read(inspector, node, vec![key.to_owned()])?);
     }
-    Ok(of_most(inspector, found)?.into_iter().next())
+    let (parts, missing) = (found.len(), inspector.missing());
+    let held = of_most(inspector, found)?.pop();
+    if parts < inspector.needed() && parts + missing >= inspector.needed() {
+        let text = format!(
+            "{}: of the servers of the quorum that can be reached {parts} have it, and {missing} cannot be reached; it may be held",
+            shown(key)
+        );
+        return Err(Failure::new(Exit::Unavailable, text));
+    }
+    Ok(held)
 }
 
 /// Whether a number is at this name, as that of the free permits of a semaphore.

@@ -91,7 +91,8 @@ impl Looker<'_> {
         };
         match locks {
             Ok(locks) => {
-                self.inspector = inspector.ok();
+                // A server of a quorum that could not be reached may be there at the next look.
+                self.inspector = inspector.ok().filter(|known| known.missing() == 0);
                 Ok(Ok(locks))
             }
             Err(failure) if failure.code == Exit::Unavailable as u8 => Ok(Err(failure.text)),

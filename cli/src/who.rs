@@ -1,6 +1,6 @@
 //! `redlatch who`: the holder of a lock.
 
-use redlatch::embed::LockExt;
+use redlatch::embed::{Inspector, LockExt};
 use redlatch::{Error, ErrorKind, Kind, Lock};
 use serde_json::json;
 
@@ -37,16 +37,29 @@ pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
 /// The lock as it is held now, with processes and waiters, or what else its name has.
 pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Found, Failure> {
     let mut inspector = connect::inspector(server)?;
-    let found = match holder(lock) {
+    let found = match inspector.needed() {
+        1 => stored(&mut inspector, lock)?,
         // It has a key on each server.
-        _ if inspector.needed() > 1 => scan::lock(&mut inspector, lock.name())?,
+        _ => scan::lock(&mut inspector, lock.name())?,
+    };
+    let Found::Held(mut held) = found else {
+        return Ok(found);
+    };
+    Processes::read(&mut inspector)?.fill(&mut held);
+    waiters::fill(&mut inspector, std::slice::from_mut(&mut held))?;
+    Ok(Found::Held(held))
+}
+
+/// The lock of one server, as the client sees it, or as it is stored where that says more.
+fn stored(inspector: &mut Inspector, lock: &Lock) -> Result<Found, Failure> {
+    Ok(match holder(lock) {
         // The other side may be held.
         Ok(None) if matches!(lock.kind(), Kind::Read | Kind::Write) => {
-            scan::lock(&mut inspector, lock.name())?
+            scan::lock(inspector, lock.name())?
         }
         // It has many holders, and each of them an end of its own. One is known.
         Ok(Some(known)) if lock.kind() == Kind::Semaphore => {
-            let stored = scan::lock(&mut inspector, lock.name());
+            let stored = scan::lock(inspector, lock.name());
             match stored {
                 Ok(Found::Held(stored)) => Found::Held(stored),
                 _ => Found::Held(Held {
@@ -57,19 +70,13 @@ pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Found, Failure> {
         }
         // Another kind than was asked for. A read-write lock of Redisson has many holders.
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
-            match scan::lock(&mut inspector, lock.name())? {
+            match scan::lock(inspector, lock.name())? {
                 Found::Nothing => return Err(error.into()),
                 found => found,
             }
         }
         held => held?.map_or(Found::Nothing, Found::Held),
-    };
-    let Found::Held(mut held) = found else {
-        return Ok(found);
-    };
-    Processes::read(&mut inspector)?.fill(&mut held);
-    waiters::fill(&mut inspector, std::slice::from_mut(&mut held))?;
-    Ok(Found::Held(held))
+    })
 }
 
 /// The lock as it is held now; `None` if it is free. The processes are not known yet.

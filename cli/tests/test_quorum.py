@@ -71,7 +71,7 @@ def test_a_server_without_a_vote_is_told_with_its_remedy(quorum: Quorum) -> None
         assert done.returncode == 69 and "option restart_delay" in done.stderr, done.stderr
 
 
-def test_what_too_few_servers_have_is_not_held(quorum: Quorum, name: str) -> None:
+def test_a_lock_that_too_few_servers_have_is_free(quorum: Quorum, name: str) -> None:
     take(quorum.nodes[0], name, 0)
     assert run("who", name).returncode == 1
     assert json.loads(run("ls", "--json").stdout) == []
@@ -80,6 +80,26 @@ def test_what_too_few_servers_have_is_not_held(quorum: Quorum, name: str) -> Non
     done = run("who", "--json", name)
     owners = [holder["owner"] for holder in json.loads(done.stdout)["holders"]]
     assert sorted(owners) == [OWNER.format(digit) for digit in (0, 1)]
+
+
+def test_a_lock_that_an_absent_server_decides_is_not_called_free(
+    quorum: Quorum, start: Start, name: str
+) -> None:
+    take(quorum.nodes[0], name, 0)
+    take(quorum.nodes[1], name, 0)
+    quorum.nodes[0].kill()
+    for words in (["who", name], ["free", "--force", "--yes", name]):
+        done = run(*words)
+        assert done.returncode == 69 and "it may be held" in done.stderr, done.stderr
+    assert quorum.nodes[1]("EXISTS", name) == 1
+    (lock,) = json.loads(run("ls", "--json").stdout)
+    assert (lock["name"], lock["more"]) == (name, True)
+    watching = start("watch", "--json", "--interval", "100ms")
+    assert [lock["more"] for lock in json.loads(line(watching))["locks"]] == [True]
+    # The server comes back empty, and without it too few have the lock.
+    quorum.nodes[0].restart()
+    eventually(lambda: json.loads(line(watching))["locks"] == [], "the server is seen again", LIMIT)
+    assert run("who", name).returncode == 1
 
 
 def test_a_server_that_is_away_is_told_and_two_are_too_many(quorum: Quorum, start: Start, name: str) -> None:

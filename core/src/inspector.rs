@@ -18,6 +18,7 @@ pub struct Inspector {
     nodes: Vec<Node>,
     topology: &'static str,
     needed: usize,
+    missing: usize,
 }
 
 struct Node {
@@ -36,8 +37,13 @@ impl Inspector {
             address,
             connection,
         });
+        let nodes: Vec<Node> = nodes.collect();
         Ok(Inspector {
-            nodes: nodes.collect(),
+            missing: match &place.topology {
+                Topology::Quorum { hosts } => hosts.len().saturating_sub(nodes.len()),
+                _ => 0,
+            },
+            nodes,
             runtime,
             topology: match place.topology {
                 Topology::Single => "single",
@@ -60,6 +66,11 @@ impl Inspector {
     /// How many nodes have to have a lock for it to be held: most servers of a quorum, else one.
     pub fn needed(&self) -> usize {
         self.needed
+    }
+
+    /// How many servers of a quorum cannot be reached.
+    pub fn missing(&self) -> usize {
+        self.missing
     }
 
     /// The addresses of the primaries. A node is named by its place in this list.

@@ -3,7 +3,7 @@
 
 const { inNode } = require('./elsewhere.js')
 
-// An emitter as in Node.js.
+// The methods of Node's EventEmitter that a program needs. It throws nothing for an 'error' without a listener.
 class EventEmitter {
   #listeners = new Map()
 

@@ -5,6 +5,7 @@ const { inNode } = require('./elsewhere.js')
 const { compiled } = require('#module')
 const { backendOf } = require('../wasm/host.js')
 const { clockOf } = require('../wasm/clock.js')
+const { connectBy } = require('../wasm/stream.js')
 
 const nothing = () => {}
 
@@ -19,9 +20,10 @@ const platform = {
   now: clockOf(Date.now, () => performance.now()),
   random: () => crypto.getRandomValues(word)[0],
   timer,
-  // A task of its own: what streams have brought are microtasks, which come before.
+  // A task of its own. Data of streams arrives in microtasks, which run before it.
   afterSockets: (call) => timer(call, 0),
   soon: (call) => queueMicrotask(call),
+  connectBy,
   prepareTls: nothing,
   forgetTls: nothing,
   program: { language: 'browser', pid: 0, host: globalThis.location?.hostname ?? '' },

@@ -7,16 +7,17 @@ const { join } = require('node:path')
 const { backendOf } = require('./host.js')
 const { platform } = require('./node.js')
 
-// Sockets and timers are made in no context of the program: what they bring concerns all of it.
+// Sockets, streams and timers are made in no context of the program: what they bring concerns all of it.
 const snapshot = AsyncLocalStorage.snapshot()
 const outside = (make) => (...given) => snapshot(make, ...given)
 
 const module_ = new WebAssembly.Module(readFileSync(join(__dirname, '../../redlatch.wasm')))
-const { timer, afterSockets, connect, soon } = platform
+const { timer, afterSockets, connect, connectBy, soon } = platform
 module.exports = backendOf(module_, {
   ...platform,
   timer: outside(timer),
   afterSockets: outside(afterSockets),
   connect: outside(connect),
+  connectBy: outside(connectBy),
   soon: outside(soon),
 })

@@ -5,7 +5,6 @@
 const { Table } = require('../table.js')
 const { Arguments, Records, decoder } = require('./bytes.js')
 const { connectByHttp } = require('./http.js')
-const { connectBy } = require('./stream.js')
 
 // Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -192,7 +191,7 @@ class Instance {
   #begin(place, heard) {
     if (place.http) return connectByHttp(place, heard, this.#platform.soon)
     const open = this.#openers.get(place.client)
-    return open === undefined ? this.#platform.connect(place, heard) : connectBy(open, place, heard)
+    return open === undefined ? this.#platform.connect(place, heard) : this.#platform.connectBy(open, place, heard)
   }
 
   // The connections of a client are streams that the program opens.

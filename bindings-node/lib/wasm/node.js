@@ -10,6 +10,7 @@ const { clearImmediate, clearTimeout, setImmediate, setTimeout } = require('node
 const { performance } = require('node:perf_hooks')
 const tls = require('node:tls')
 const { clockOf } = require('./clock.js')
+const { connectBy } = require('./stream.js')
 
 // Taken now: tests put a clock of their own into the place of this one.
 const { now: day } = Date
@@ -100,6 +101,7 @@ const platform = {
   timer,
   afterSockets,
   connect,
+  connectBy,
   prepareTls,
   forgetTls: (client) => contexts.delete(client),
   // A microtask.

@@ -34,6 +34,18 @@ class Many {
   servers = []
   looks = []
 
+  // A set that does not come up leaves no server behind.
+  static async start(options) {
+    const set = new this()
+    try {
+      await set.build(options)
+    } catch (error) {
+      await set.stop()
+      throw error
+    }
+    return set
+  }
+
   async add(options, password) {
     const server = await Server.start(options)
     this.servers.push(server)
@@ -41,7 +53,7 @@ class Many {
   }
 
   async stop() {
-    // In the order in which they end no sentinel outlives its servers: it would make a replica of what starts at a port that is free.
+    // Sentinels end first. A sentinel that outlives its servers makes a replica of any server that starts on one of their ports.
     for (const server of this.servers.toReversed()) await server.stop()
   }
 
@@ -50,17 +62,16 @@ class Many {
   }
 }
 
-// A primary, a replica, and three sentinels that watch them. `password` and `guard`: those of the servers and of the sentinels.
+// A primary, a replica, and three sentinels that watch them. `password` is the password of the servers, `guard` that of the sentinels.
 // `downAfter`: after how many milliseconds of silence they give a server up.
 class SentinelSet extends Many {
-  static async start({ password, guard, downAfter = 5000 } = {}) {
-    const set = new SentinelSet()
+  async build({ password, guard, downAfter = 5000 } = {}) {
     const secret = password === undefined ? [] : ['--requirepass', password, '--masterauth', password]
     const args = ['--repl-diskless-sync-delay', '0', ...secret]
-    for (let count = 0; count < 2; count += 1) await set.add({ args }, password)
-    const { port } = set.servers[0]
-    await set.looks[1].send('REPLICAOF', '127.0.0.1', port)
-    await until(async () => (await set.looks[1].send('INFO', 'replication')).includes('master_link_status:up'))
+    for (let count = 0; count < 2; count += 1) await this.add({ args }, password)
+    const { port } = this.servers[0]
+    await this.looks[1].send('REPLICAOF', '127.0.0.1', port)
+    await until(async () => (await this.looks[1].send('INFO', 'replication')).includes('master_link_status:up'))
     const watch = [
       `sentinel monitor ${SERVICE} 127.0.0.1 ${port} 2`,
       `sentinel down-after-milliseconds ${SERVICE} ${downAfter}`,
@@ -68,15 +79,14 @@ class SentinelSet extends Many {
     ]
     if (password !== undefined) watch.push(`sentinel auth-pass ${SERVICE} ${password}`)
     if (guard !== undefined) watch.push(`requirepass ${guard}`)
-    for (let count = 0; count < 3; count += 1) await set.add({ config: watch }, guard)
+    for (let count = 0; count < 3; count += 1) await this.add({ config: watch }, guard)
     await until(async () => {
-      const seen = await Promise.all(set.sentinels.map((look) => look.send('SENTINEL', 'MASTER', SERVICE)))
+      const seen = await Promise.all(this.sentinels.map((look) => look.send('SENTINEL', 'MASTER', SERVICE)))
       const field = (fields, name) => fields[fields.indexOf(name) + 1]
       return seen.every((fields) => field(fields, 'num-slaves') === '1' && field(fields, 'num-other-sentinels') === '2')
     })
     const login = password === undefined ? '' : `:${password}@`
-    set.url = `redis+sentinel://${login}${set.hosts.slice(2)}/${SERVICE}${guard === undefined ? '' : `?sentinel_password=${guard}`}`
-    return set
+    this.url = `redis+sentinel://${login}${this.hosts.slice(2)}/${SERVICE}${guard === undefined ? '' : `?sentinel_password=${guard}`}`
   }
 
   get sentinels() {
@@ -96,14 +106,13 @@ class SentinelSet extends Many {
 
 // A cluster of three primaries, with the slots spread over them, and a replica of the first.
 class Cluster extends Many {
-  static async start(options = []) {
-    const cluster = new Cluster()
+  async build(options = []) {
     for (let count = 0; count < 4; count += 1) {
       const mode = ['--cluster-enabled', 'yes', '--cluster-port', `${await freePort()}`, '--cluster-node-timeout', '1000']
       const quick = ['--repl-diskless-sync-delay', '0', '--cluster-replica-validity-factor', '0']
-      await cluster.add({ args: [...mode, ...quick, ...options] })
+      await this.add({ args: [...mode, ...quick, ...options] })
     }
-    const { looks, servers } = cluster
+    const { looks, servers } = this
     const buses = await Promise.all(looks.map(async (look) => (await look.send('CONFIG', 'GET', 'cluster-port'))[1]))
     for (const [at, look] of looks.entries()) {
       await look.send('CLUSTER', 'SET-CONFIG-EPOCH', at + 1)
@@ -122,8 +131,7 @@ class Cluster extends Many {
         link.includes('master_link_status:up')
       )
     })
-    cluster.url = `redis+cluster://${cluster.hosts}`
-    return cluster
+    this.url = `redis+cluster://${this.hosts}`
   }
 
   // A name whose slot this primary has had from the start.

@@ -3,6 +3,7 @@
 // no binary. Run with REDLATCH_WASM=1.
 
 const assert = require('node:assert/strict')
+const { AsyncLocalStorage } = require('node:async_hooks')
 const { execFile, spawn } = require('node:child_process')
 const { once } = require('node:events')
 const { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
@@ -279,20 +280,40 @@ test('a stream that breaks is replaced, and its signal is aborted', async () => 
 })
 
 test('calls that a lost connection did not take are made on the next one', async () => {
-  const opened = []
+  let cut = false
   const connect = async () => {
     const { readable, writable } = await toServer()
-    const cuttable = new TransformStream({ start: (controller) => opened.push(controller) })
-    return { readable: readable.pipeThrough(cuttable), writable }
+    let answers
+    const incoming = new TransformStream({ start: (controller) => (answers = controller) })
+    // The first calls do not reach the server, and the connection ends.
+    const outgoing = new TransformStream({
+      transform: (chunk, to) => {
+        if (cut || !Buffer.from(chunk).includes('EVAL')) return to.enqueue(chunk)
+        cut = true
+        answers.error(new Error('cut'))
+      },
+    })
+    outgoing.readable.pipeTo(writable).catch(() => {})
+    return { readable: readable.pipeThrough(incoming), writable: outgoing.writable }
   }
   const client = await Client.connect('redis://h', { connect })
   // More than may be under way at once.
   const asked = Array.from({ length: 1000 }, () => client.lock(freshName()).isLocked())
-  await Promise.resolve() // now as many as may be are written, and no answer is read
-  await Promise.resolve()
-  opened[0].error(new Error('cut'))
   assert.deepEqual(new Set(await Promise.all(asked)), new Set([false]))
+  assert.ok(cut)
   assert.equal(client.stats().connects, 2)
+  await client.close()
+})
+
+test('connect runs in no context of the program', async () => {
+  const requests = new AsyncLocalStorage()
+  let seen = 'not called'
+  const connect = () => {
+    seen = requests.getStore()
+    return toServer()
+  }
+  const client = await requests.run('a request', () => Client.connect('redis://h', { connect }))
+  assert.equal(seen, undefined)
   await client.close()
 })
 
@@ -309,7 +330,7 @@ test('a stream that brings views of bytes serves, and one that brings text is to
   await assert.rejects(Client.connect('redis://h', { connect: through(String) }), { name: 'UnavailableError', message: /other than bytes/ })
 })
 
-test('what connect cannot be is told', async () => {
+test('a connect of the wrong form is refused with the remedy', async () => {
   const named = (name, message) => ({ name, message })
   assert.throws(() => new Client('redis://h', { connect: 5 }), named('InvalidArgumentError', /connect is 5; give it a function/))
   const ca = join(PACKAGE, '../core/tests/tls/ca.pem')

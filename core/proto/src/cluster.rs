@@ -24,10 +24,10 @@ pub const MAP: [&str; 2] = ["CLUSTER", "SLOTS"];
 /// The command that shows whether a node has sharded pub/sub. Redisson detects it in the same way.
 pub const SHARDED: [&str; 2] = ["PUBSUB", "SHARDNUMSUB"];
 
-/// Whether a node has sharded pub/sub, by the code of its error reply to [`SHARDED`], if it is one.
+/// Whether a node has sharded pub/sub, by its reply to [`SHARDED`], of which an error has this code.
 /// Only servers before Redis 7 do not know the subcommand.
-pub fn is_sharded(code: Option<&str>) -> bool {
-    code.is_none_or(|code| code == "NOPERM")
+pub fn is_sharded(answer: std::result::Result<(), &str>) -> bool {
+    matches!(answer, Ok(()) | Err("NOPERM"))
 }
 
 /// Reads the answer to [`MAP`] of the node at this place. Every range of slots has a host then.
@@ -424,10 +424,14 @@ impl Cluster {
             .filter(|id| hint.is_none_or(|hint| hint == *id) && nodes.publishes(*id).is_some())
             .collect();
         if live.is_empty() {
-            let known = self.nodes.iter().map(|node| &node.place);
-            let known: Vec<Host> = known.chain(&self.seeds).cloned().collect();
-            self.await_answers(now, known.len());
-            return nodes.ask_hosts(now, &known);
+            let mut hosts: Vec<Host> = self.nodes.iter().map(|node| node.place.clone()).collect();
+            for seed in &self.seeds {
+                if !hosts.contains(seed) {
+                    hosts.push(seed.clone());
+                }
+            }
+            self.await_answers(now, hosts.len());
+            return nodes.ask_hosts(now, &hosts);
         }
         let turn = nodes.random() as usize % live.len();
         live.rotate_left(turn);
@@ -445,7 +449,7 @@ impl Cluster {
     }
 
     /// Takes an answer to the question for the map. The first good one counts, or the first error
-    /// if all fail.
+    /// if all fail. [`take_news`](Cluster::take_news) has to follow.
     pub fn take_answer(
         &mut self,
         now: Moment,
@@ -562,6 +566,10 @@ impl Cluster {
         news: &mut News,
     ) -> bool {
         let mut begun = !heard.redirects.is_empty();
+        // The subscription ends, and no call need go to the slot. So nothing else tells the move.
+        if heard.slot_moved {
+            self.note_stale(None);
+        }
         news.connects += heard.connects;
         news.events.extend(heard.events);
         for redirect in heard.redirects {
@@ -586,15 +594,15 @@ impl Cluster {
                 input => news.tell(input),
             }
         }
-        let (was_asking, known) = (self.is_asking(), self.nodes.len());
+        let was_asking = self.is_asking();
         self.survey(now, nodes);
         self.forget_nodes(now, nodes);
-        begun || was_asking != self.is_asking() || known < self.nodes.len()
+        begun || was_asking != self.is_asking()
     }
 
     pub fn next_wake(&self) -> Option<Moment> {
         let survey = match &self.survey {
-            Survey::Idle => self.stale.map(|_| Moment::default()),
+            Survey::Idle => None,
             Survey::Resting { until } => Some(*until),
             Survey::Asking { deadline, .. } => Some(*deadline),
         };
@@ -761,8 +769,9 @@ mod tests {
             assert_eq!(rig.nodes.asked, ["hosts [1, 7]"]);
             rig.answer(1, Ok(halves()));
             rig.ups(&[1, 2]);
+            // The nodes were not connected when the first map came, so it is asked for again.
+            rig.answer(2, Ok(halves()));
             rig.nodes.asked.clear();
-            rig.cluster.stale = None;
             rig.news = News::default();
             rig
         }
@@ -835,11 +844,31 @@ mod tests {
     }
 
     #[test]
-    fn moved_changes_the_route_and_the_map_is_asked_for_there() {
+    fn moved_asks_the_named_node_for_the_map() {
+        let (mut rig, [name, _]) = (Rig::new(), names());
+        rig.redirect(10, name, 2, false, 0);
+        assert_eq!(rig.nodes.asked, ["nodes [2]"]);
+    }
+
+    #[test]
+    fn a_moved_channel_asks_for_the_map() {
+        let mut rig = Rig::new();
+        let heard = News {
+            slot_moved: true,
+            ..News::default()
+        };
+        rig.turn(10, heard);
+        assert_eq!(rig.nodes.asked, ["nodes [1, 2]"]);
+    }
+
+    #[test]
+    fn moved_to_a_new_node_changes_the_route() {
         let (mut rig, [name, _]) = (Rig::new(), names());
         // Node 1 has told no host: it is its own.
         rig.redirect(10, name, 3, false, 0);
         assert_eq!(rig.nodes.known, [(1, 1), (2, 2), (3, 3)]);
+        // Node 3 is not connected yet. Each place is asked once, also a seed that is a node.
+        assert_eq!(rig.nodes.asked, ["hosts [1, 2, 3, 7]"]);
         assert_eq!(
             (rig.nodes.sent.len(), rig.told()),
             (0, vec!["routes".to_owned()])
@@ -907,6 +936,21 @@ mod tests {
     }
 
     #[test]
+    fn an_incomplete_map_makes_no_turn_late() {
+        let mut rig = Rig {
+            cluster: Cluster::new(at(0), vec![host(1)], SECOND),
+            nodes: Noted::default(),
+            news: News::default(),
+        };
+        rig.turn(0, News::default());
+        // Neither node is connected.
+        rig.answer(1, Ok(halves()));
+        assert_eq!(rig.cluster.next_wake(), None);
+        rig.turn(1, News::default());
+        assert_eq!(rig.nodes.asked.len(), 2);
+    }
+
+    #[test]
     fn silence_ends_a_question_for_the_map() {
         let mut rig = Rig {
             cluster: Cluster::new(at(0), vec![host(1)], SECOND),
@@ -959,6 +1003,7 @@ mod tests {
         };
         rig.cluster.stale = Some(None);
         rig.turn(20, News::default());
+        assert_eq!(rig.nodes.asked, ["nodes [1, 2]"]);
         rig.answer(21, Ok(vec![all]));
         rig.turn(22, News::default());
         // It is connected, and lingers.
@@ -975,7 +1020,6 @@ mod tests {
             last: 16383,
             ..halves().swap_remove(0)
         };
-        rig.answer(3, Ok(halves()));
         // Node 2 has lingered long enough.
         let now = 100_000;
         rig.cluster.stale = Some(None);

@@ -113,7 +113,7 @@ impl Search {
         let text = match unknown {
             0 => format!("service {name:?}: {}", error.message()),
             _ => format!(
-                "service {name:?}: {unknown} sentinels do not know it; {}",
+                "service {name:?}: {unknown} of the sentinels do not know it; {}",
                 error.message()
             ),
         };
@@ -219,7 +219,7 @@ mod tests {
             (told.kind(), told.message()),
             (
                 ErrorKind::Unavailable,
-                "service \"main\": 1 sentinels do not know it; no server there"
+                "service \"main\": 1 of the sentinels do not know it; no server there"
             )
         );
         let mut search = Search::default();

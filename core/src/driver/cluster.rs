@@ -91,6 +91,7 @@ impl Cluster {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
         let (map, connections) = (&mut self.map, &mut self.connections);
         loop {
+            let mut begun = false;
             for node in connections.nodes.values_mut() {
                 node.link.poll(cx, &mut self.news);
                 node.shard.poll(cx, &mut self.news);
@@ -98,11 +99,13 @@ impl Cluster {
             connections.classic.poll(cx, &mut self.news);
             while let Poll::Ready(Some(answer)) = connections.asked.poll_next_unpin(cx) {
                 map.take_answer(clock::now(), answer, connections, news);
+                begun = true;
             }
             // A connection or question that was started now has to be polled once, to register its
             // waker.
             let heard = std::mem::take(&mut self.news);
-            if !map.take_news(clock::now(), heard, connections, news) {
+            begun |= map.take_news(clock::now(), heard, connections, news);
+            if !begun {
                 return;
             }
         }

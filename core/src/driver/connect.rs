@@ -426,8 +426,11 @@ impl Address {
         let mut connected = self.commands(tracking).await?;
         let answer = ask(&connected.connection, &cluster::SHARDED).await;
         connected.sharded = match answer {
-            Ok(_) => cluster::is_sharded(None),
-            Err(error) => cluster::is_sharded(Some(error.code().unwrap_or_default())),
+            Ok(_) => cluster::is_sharded(Ok(())),
+            Err(error) => match error.code() {
+                Some(code) => cluster::is_sharded(Err(code)),
+                None => return Err(connected.address.explain(&error)),
+            },
         };
         Ok(connected)
     }

@@ -437,7 +437,7 @@ impl Live {
                 Err(error) if error.code().is_none() => {
                     return Err(address.broken("for pub/sub broke"));
                 }
-                Err(error) if error.code() == Some("MOVED") => return Err(self.moved()),
+                Err(error) if error.code() == Some("MOVED") => return Err(self.moved(news)),
                 result => confirmed(&asked.what, result, address, wanted, news),
             }
             heard = true;
@@ -448,7 +448,7 @@ impl Live {
                 // The server has sent this unasked, because the slot has moved. Confirmations can
                 // no longer be counted.
                 Some(Said::Unsubscribed(channel)) if wanted.contains(&channel) => {
-                    return Err(self.moved());
+                    return Err(self.moved(news));
                 }
                 Some(Said::Message { channel, payload }) => {
                     news.inputs
@@ -469,7 +469,8 @@ impl Live {
 }
 
 impl Live {
-    fn moved(&self) -> Error {
+    fn moved(&self, news: &mut News) -> Error {
+        news.slot_moved = true;
         self.address
             .broken("for pub/sub belongs to a node that has lost a slot")
     }

@@ -1,17 +1,16 @@
 //! The connections to one server: one for most calls and, once it is needed, one for calls that
-//! wait for replicas. [`WAIT`](https://redis.io/commands/wait) blocks everything behind it, and
-//! counts only the writes of its own connection.
+//! wait for replicas, as `redlatch_proto::outbox::waiting` says.
 
 use std::task::Context;
 
 use redis::aio::MultiplexedConnection;
+use redlatch_proto::outbox::waiting;
 
 use super::News;
 use super::calls::OutgoingCall;
 use super::channels::Said;
 use super::link::{Link, Manner, Target};
-use crate::engine::{CallOutcome, Input, LinkId};
-use crate::error::{Error, ErrorKind};
+use crate::engine::LinkId;
 use crate::moment::Moment;
 use crate::wire::Publish;
 
@@ -29,10 +28,7 @@ struct Waiting {
     target: Target,
     manner: Manner,
     link: Option<Link>,
-    /// Calls that came before the connection was up, with their deadlines.
-    held: Vec<(OutgoingCall, Moment)>,
-    /// Why the connection is down.
-    down: Option<Error>,
+    held: waiting::Waiting,
 }
 
 impl ServerConnections {
@@ -46,8 +42,7 @@ impl ServerConnections {
                 target,
                 manner,
                 link: None,
-                held: Vec::new(),
-                down: None,
+                held: waiting::Waiting::default(),
             },
             generation: 0,
         }
@@ -110,11 +105,9 @@ impl ServerConnections {
 
     pub(super) fn next_wake(&self) -> Option<Moment> {
         let link = self.waiting.link.as_ref().and_then(Link::next_wake);
-        let held = self.waiting.held.iter().map(|(_, end)| *end);
-        [self.plain.next_wake(), link]
+        [self.plain.next_wake(), link, self.waiting.held.next_wake()]
             .into_iter()
             .flatten()
-            .chain(held)
             .min()
     }
 
@@ -122,78 +115,41 @@ impl ServerConnections {
         self.plain.wake(now, news);
         self.waiting
             .drive(news, |link, heard| link.wake(now, heard));
-        self.waiting.send_held(now, news);
     }
 }
 
 impl Waiting {
     fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
-        let end = now.after(sending.limit);
-        self.held.push((sending, end));
+        self.held.hold(now, sending);
         if self.link.is_none() {
             self.link = Some(Link::new(self.id, self.target.clone(), self.manner.clone()));
         }
         self.send_held(now, news);
     }
 
-    /// Sends the calls that were held, with the rest of their time. True if any was sent or given
-    /// up.
+    /// Sends the calls that were held, if the connection is up. True if any was sent.
     fn send_held(&mut self, now: Moment, news: &mut News) -> bool {
-        let before = self.held.len();
-        for (sending, end) in std::mem::take(&mut self.held) {
-            let Some(link) = &mut self.link else {
-                return false;
-            };
-            if end <= now {
-                news.tell(Input::Outcome {
-                    call: sending.call,
-                    outcome: self.not_sent(),
-                });
-            } else if link.server().is_some() {
-                link.send(
-                    now,
-                    OutgoingCall {
-                        limit: now.until(end),
-                        ..sending
-                    },
-                    news,
-                );
-            } else {
-                self.held.push((sending, end));
-            }
-        }
-        self.held.len() < before
-    }
-
-    /// The outcome of a call whose deadline passed before this connection was up. The server is in
-    /// reach on the connection for most calls, so only this connection knows what keeps it away.
-    fn not_sent(&self) -> CallOutcome {
-        let Some(error) = self.down.clone() else {
-            return CallOutcome::NotSent;
+        let Some(link) = &mut self.link else {
+            return false;
         };
-        let passing = !matches!(error.kind(), ErrorKind::Auth | ErrorKind::Denied);
-        CallOutcome::Refused { error, passing }
+        let taken = self.held.take(now, link.server().is_some(), news);
+        let sent = !taken.is_empty();
+        for sending in taken {
+            link.send(now, sending, news);
+        }
+        sent
     }
 
-    /// Lets the connection do something and passes its news on. The engine does not hear whether
-    /// this connection is up or down. True if held calls were sent because it is up now.
+    /// Lets the connection do something and passes its news on. True if held calls were sent because
+    /// it is up now.
     fn drive(&mut self, news: &mut News, act: impl FnOnce(&mut Link, &mut News)) -> bool {
         let Some(link) = &mut self.link else {
             return false;
         };
         let mut heard = News::default();
         act(link, &mut heard);
-        news.connects += heard.connects;
-        news.redirects.extend(heard.redirects);
-        let mut up = false;
-        for input in heard.inputs {
-            match input {
-                Input::Up(_) => (up, self.down) = (true, None),
-                Input::Down(_, error) => self.down = Some(error),
-                input => news.tell(input),
-            }
-        }
-        up && self.send_held(crate::clock::now(), news)
+        self.held.hear(heard, news);
+        self.send_held(crate::clock::now(), news)
     }
 
     fn is_busy(&self) -> bool {

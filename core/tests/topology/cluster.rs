@@ -255,9 +255,10 @@ async fn is_woken_by(
         options.recheck(Duration::from_secs(3600)).tracking(false),
     )
     .await;
-    let guard = soon("the lock", holder.lock(name).unwrap().acquire())
-        .await
-        .unwrap();
+    // A waiter looks again at the end of the lease, which no test reaches.
+    let long = LockOptions::new().watchdog_lease(Duration::from_secs(600));
+    let lock = holder.lock_with(name, long).unwrap();
+    let guard = soon("the lock", lock.acquire()).await.unwrap();
     let waiting = tokio::spawn(waiter.lock(name).unwrap().acquire());
     eventually("it waits", || listeners(cluster) > 0).await;
     meanwhile().await;

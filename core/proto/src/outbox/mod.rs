@@ -10,6 +10,7 @@ pub mod server_clock;
 #[cfg(test)]
 pub mod simulated;
 pub mod slotmap;
+pub mod waiting;
 pub mod wanted;
 
 use crate::engine::Input;
@@ -24,6 +25,8 @@ pub struct News {
     pub connects: u64,
     /// Calls that a node of a cluster has redirected.
     pub redirects: Vec<calls::Redirect>,
+    /// A node of a cluster has said that it does not serve the slot of a channel any more.
+    pub slot_moved: bool,
 }
 
 impl News {
