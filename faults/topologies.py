@@ -27,6 +27,7 @@ class Behind(Many):
     def __init__(self, program: str, proxies: Callable[..., list[str]]) -> None:
         super().__init__()
         self.program, self.proxies = program, proxies
+        self.all_ports: list[int] = []
         self.build(self.begin)
 
     def begin(self) -> None:
@@ -40,7 +41,13 @@ class Behind(Many):
         return self.add(Server(self.program, *options, **more))
 
     def proxy(self, server: Server) -> int:
-        return int(self.proxies("open", server.port)[0])
+        self.all_ports.append(int(self.proxies("open", server.port)[0]))
+        return self.all_ports[-1]
+
+    def clear(self) -> None:
+        """Ends all that the proxies do to connections."""
+        for port in self.all_ports:
+            self.proxies("clear", port)
 
 
 class Watched(Behind):
@@ -146,6 +153,7 @@ class Pool:
                 with self.lock:
                     self.all.append(found)
             yield found
+            found.clear()
             back = found
         finally:
             if back is None and found is not None:

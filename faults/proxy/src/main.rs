@@ -7,7 +7,7 @@
 //! arm PORT NEEDLE SKIP ACTION NUMBER a rule for the next command that contains the needle
 //! arm-direct PORT ...                the same, for commands on the client's direct connection
 //! direct PORT                        `ok CALLS`, how many scripts were called on direct connections
-//! clear PORT                         drops the rules that have not been used
+//! clear PORT                         drops the rules that have not been used, and ends what follows
 //! fired PORT                         `ok RULES-USED REQUEST-SIZE REPLY-SIZE DONE-LATE`
 //! scripts PORT                       `ok HASH...`, in the order in which scripts came first
 //! kill PORT                          ends all connections
@@ -99,6 +99,7 @@ async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
         "direct" => locked(&proxy.rules).direct.to_string(),
         "clear" => {
             locked(&proxy.rules).clear();
+            proxy.let_all_pass();
             String::new()
         }
         "fired" => {
