@@ -96,7 +96,8 @@ class Hold:
 
 @dataclass(slots=True)
 class Deletion:
-    """Somebody deletes a key: the call and its answer. At some servers of a quorum only, it is weak: what it ends is lost."""
+    """Somebody deletes a key: the call and its answer. A deletion at some servers of a quorum is weak: it
+    may end a hold, and that hold is then told lost."""
 
     called: float
     answered: float
@@ -135,6 +136,12 @@ class Past:
         while at < len(self.deletions) and self.deletions[at].weak and not hold.is_lost:
             at += 1
         return self.deletions[at] if at < len(self.deletions) else None
+
+    def surely_deleted(self, hold: Hold) -> Deletion | None:
+        """The first deletion that was called after the grant, and is not weak: it ended what was held."""
+        at = bisect_left(self.answers, hold.answered)
+        later = (self.deletions[index] for index in range(at, len(self.deletions)))
+        return next((one for one in later if not one.weak and one.called > hold.answered), None)
 
     def causes(self, hold: Hold, until: float) -> bool:
         """Whether a deletion may have ended this hold by then, of this name or of another of its multi lock."""
@@ -355,9 +362,8 @@ def losses(past: Past, lease: float) -> list[str]:
             wrong.append(f"{what} was told lost and then released")
         if hold.lost and hold.sure > min(hold.lost):
             wrong.append(f"{what} was told lost and then called held")
-        deletion = past.deletion(hold)
-        is_told = deletion and not deletion.weak and deletion.called > hold.answered
-        if deletion and is_told and hold.sure > deletion.answered + lease:
+        deletion = past.surely_deleted(hold)
+        if deletion and hold.sure > deletion.answered + lease:
             wrong.append(f"{what} was deleted by {deletion.answered} and called held at {hold.sure}")
         told, time = hold.lost_at(), max(hold.called + RELIED_ON * lease, hold.until)
         if told is not None and told < time and not past.causes(hold, told):

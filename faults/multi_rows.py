@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import operations
 from hole_rows import (
     copy_finds_another,
     copy_finds_nobody,
@@ -220,11 +221,7 @@ def network(operation: str, action: str, number: int) -> Perform:
         cell.ready("a")
         cell.alone = cell.alone or operation in (*ALONE, *OF_ONE)
         cell.commands = 1 if operation in OF_ONE else 2
-        PLAYED[operation](cell, lambda script: cell.arm(script, action, number))
-        cell.wait_fired()
-        if action in ("twice", "stall"):
-            cell.wait_delivered()
-        cell.works()
+        operations.play(cell, operation, action, number, PLAYED)
 
     play.__name__ = operation
     return play
@@ -243,11 +240,7 @@ def member_lost(change: Callable[[Several], object], *reasons: str) -> Perform:
         reply = cell.ok("lost", within_ms=int(TOLD * 1000))
         cell.check(reply["reason"] in reasons, f"lost: {reply}")
         cell.check(not cell.told("held", False), "it still claims to hold")
-        for share, below in ((0.7, True), (0.8, False)):
-            cell.eventually(
-                lambda share=share, below=below: (other_left(cell) < share * LEASE_MS) == below,  # type: ignore[misc]
-                "the other name is not renewed",
-            )
+        cell.renewed(lambda: other_left(cell))
         cell.check(cell.has(other), "the other name is not kept")
         cell.status({"lost"}, "release", cell.call("release"))
         cell.eventually(lambda: not cell.has(other), "the release leaves the other name", SOON)
@@ -310,7 +303,7 @@ def gone_while_waiting(go: Callable[[Several, int], str]) -> Perform:
         target, waiter = cell.begin("acquire", wait_ms=3000)
         cell.waiting()
         cell.eventually(lambda: cell.has(FIRST), "it does not keep the first name")
-        cell.status({go(cell, target), "timeout"}, "the waiter", waiter)
+        cell.status({go(cell, target)}, "the waiter", waiter)
         cell.eventually(lambda: not cell.has(FIRST), "the first name is not given back", SOON)
         cell.ok("release", "b", **theirs)
         cell.works()
@@ -321,7 +314,7 @@ def gone_while_waiting(go: Callable[[Several, int], str]) -> Perform:
 def cancel(cell: Several, target: int) -> str:
     """A thread of Python cannot be cancelled: its time comes to an end."""
     cell.call("cancel", target=target)
-    return "cancelled"
+    return "timeout" if cell.kind.name == "python" else "cancelled"
 
 
 def time_out(cell: Several, target: int) -> str:
@@ -338,7 +331,7 @@ def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]
         found += [(row, name, on(way(trouble), **options)) for name, way in WAYS.items()]
     alone: dict[str, Any] = {"own_driver": True}
     others: list[tuple[str, str, Perform, dict[str, Any]]] = [
-        ("DEBUG SLEEP 3", "hold", holds(asleep), OWN),
+        ("DEBUG SLEEP 4", "hold", holds(asleep), OWN),
         ("FLUSHALL", "hold", flushed, OWN),
         ("FLUSHALL", "wait", flushed_while_waiting, OWN),
         ("server restarted empty", "hold", restarted_empty, OWN),

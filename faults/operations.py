@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from world import LEASE_MS, PATIENCE, SOON, Cell, Failed, Kind, World
 
@@ -133,14 +134,17 @@ DIRECT: dict[str, Callable[[Cell, Callable[[str], None]], None]] = {
 }
 
 
-def play(cell: Cell, operation: str, action: str, number: int) -> None:
-    strike(cell, operation, action, number)
+Played = Mapping[str, Callable[[Any, Callable[[str], None]], None]]
+
+
+def play(cell: Cell, operation: str, action: str, number: int, played: Played = OPERATIONS) -> None:
+    strike(cell, operation, action, number, played)
     if action in ("twice", "stall"):
         cell.wait_delivered()
     cell.works()
 
 
-def strike(cell: Cell, operation: str, action: str, number: int) -> None:
+def strike(cell: Cell, operation: str, action: str, number: int, played: Played = OPERATIONS) -> None:
     """Plays the operation with the fault; on the direct connection as often as it takes for its call to go there."""
     # An event loop's calls go there while answers come quickly: on a busy machine now and then.
     before, armed, end = cell.fired(0), False, time.monotonic() + 5 * PATIENCE
@@ -151,11 +155,11 @@ def strike(cell: Cell, operation: str, action: str, number: int) -> None:
             cell.arm(script, action, number)
         armed = True
 
-    operations = DIRECT if cell.direct else OPERATIONS
-    operations[operation](cell, arm)
+    act = (DIRECT if cell.direct else played)[operation]
+    act(cell, arm)
     while cell.direct and cell.fired(0) == before:
         cell.check(time.monotonic() < end, "the call never goes over the direct connection")
-        operations[operation](cell, arm)
+        act(cell, arm)
     cell.wait_fired(before + 1)
 
 

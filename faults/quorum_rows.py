@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import operations
 from hole_rows import (
     copy_finds_another,
     copy_finds_nobody,
@@ -115,6 +116,10 @@ class Voting(Cell):
         self.kill()
         self.start()
 
+    @property
+    def struck(self) -> list[str]:
+        return [self.lock] if len(self.at) >= MOST else []
+
     def wait_for_votes(self) -> None:
         """Waits until all have run for long enough."""
 
@@ -213,11 +218,7 @@ PLAYED = {**OPERATIONS, "try": try_once}
 def network(operation: str, action: str, number: int) -> Perform:
     def play(cell: Voting) -> None:
         cell.ready("a")
-        PLAYED[operation](cell, lambda script: cell.arm(script, action, number))
-        cell.wait_fired()
-        if action in ("twice", "stall"):
-            cell.wait_delivered()
-        cell.works()
+        operations.play(cell, operation, action, number, PLAYED)
 
     play.__name__ = operation
     return play
@@ -347,7 +348,7 @@ def most_without_a_vote(cell: Voting) -> None:
     cell.check(reply["reason"] in ("unreachable", "expired", "deleted"), f"lost: {reply}")
     cell.status({"lost"}, "release", cell.call("release"))
     refused = cell.status({"unavailable"}, "acquire", cell.call("acquire", "b", wait_ms=300))
-    cell.check("restart_delay" in str(refused.get("text", "restart_delay")), f"refused: {refused}")
+    cell.check("restart_delay" in refused["text"], f"refused: {refused}")
     cell.ok("acquire", "b", wait_ms=60000)
     took = time.monotonic() - began
     cell.check(took > DELAY_MS / 1000, f"granted {took:.1f} s after the restart")
@@ -373,7 +374,7 @@ def restarted_while_waiting(cell: Voting) -> None:
 
 
 def flushed_while_another_waits(cell: Voting) -> None:
-    """One server forgets the lock: who waits goes on waiting, until it is released."""
+    """One server forgets the lock. The waiter goes on waiting until the holder releases it."""
     cell.ok("acquire", "b")
     waiter = cell.call("acquire", wait_ms=60000)
     cell.waiting()

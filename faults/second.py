@@ -127,8 +127,8 @@ class Porcupine:
 
 
 def judged(past: Past) -> Past:
-    """The part of a past that the model explains. A try to write may have been refused by readers, that of a multi lock because
-    of another name, and that of a quorum by others that each had a vote."""
+    """The part of a past that the model explains. It judges no refusal of these: a reader may refuse a writer, another name
+    a multi lock, and two callers with one vote each a quorum."""
     holds = [ended(past, hold) for hold in past.holds]
     if past.shared or past.lingers:
         holds = [hold for hold in holds if not hold.reads and not is_refused(hold)]
@@ -206,6 +206,8 @@ def report(verdict: Verdict, opinion: Opinion | None) -> Iterable[str]:
     if opinion:
         yield from opinion.wrong[:20]
         yield from (f"porcupine: planted and not found: {what}" for what in opinion.missed)
+        if verdict.planted and not opinion.planted:
+            yield "porcupine: nothing was planted"
 
 
 def failed(verdict: Verdict, opinion: Opinion | None) -> bool:

@@ -330,8 +330,9 @@ def closed_while_silent(cell: Cell) -> None:
     # It says that the lock could not be released: as a list of names, in C as an error that has them.
     reply = cell.status({"ok", "unavailable"}, "close", cell.call("close"))
     cell.check(time.monotonic() - begun < 30, "closing goes on and on")
-    told = str(reply.get("value") or reply.get("text") or cell.struck)
-    cell.check(all(name in told for name in cell.struck), f"closed: {reply}")
+    told = reply.get("value", []) if reply["status"] == "ok" else reply["text"]
+    named = all(name in str(told) for name in cell.struck)
+    cell.check(named and bool(told) == bool(cell.struck), f"closed: {reply}")
     cell.opened.clear()
     cell.gone(LEASE_MS / 1000 + SOON)
     cell.tell("silent", 0)

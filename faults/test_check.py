@@ -156,7 +156,7 @@ class Checking(unittest.TestCase):
     def test_counts(self) -> None:
         self.assertEqual(len(self.wrong(held("a", 1, 2, told=2))), 1)
 
-    def test_what_some_servers_of_a_quorum_forget_ends_only_what_is_lost(self) -> None:
+    def test_a_weak_deletion_ends_only_a_lost_hold(self) -> None:
         weak = Deletion(1.5, 1.6, weak=True)
         other = held("b", 1.7, 2.5)
         self.assertEqual(self.wrong_with(weak, held("a", 1, 3)), [])
@@ -164,6 +164,16 @@ class Checking(unittest.TestCase):
         self.assertEqual(len(self.wrong_with(weak, held("a", 1, 3), other)), 1)
         # Another one may have ended it, so it has no time by which it is told.
         self.assertEqual(self.wrong_with(weak, lost("a", 1, 4)), [])
+
+    def test_a_deletion_after_a_weak_one_is_told_within_its_lease(self) -> None:
+        weak, sure = Deletion(1.2, 1.3, weak=True), Deletion(1.5, 1.6)
+        self.assertEqual(check_past(Past([lost("a", 1, 2.5)], [weak, sure]), LEASE), [])
+        self.assertEqual(len(check_past(Past([lost("a", 1, 2.7)], [weak, sure]), LEASE)), 1)
+
+    def test_a_deletion_after_one_during_the_acquisition_is_told_within_its_lease(self) -> None:
+        during, after = Deletion(0.9, 1.1), Deletion(1.5, 1.6)
+        self.assertEqual(check_past(Past([lost("a", 1, 2.5)], [during, after]), LEASE), [])
+        self.assertEqual(len(check_past(Past([lost("a", 1, 2.7)], [during, after]), LEASE)), 1)
 
     def test_a_server_of_a_quorum_may_keep_what_was_released(self) -> None:
         holds = [held("a", 1, 2), refused("b", 2.5)]

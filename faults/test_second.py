@@ -130,7 +130,7 @@ class Agreeing(WithGo):
             with self.subTest(what):
                 self.assertEqual(self.opinions(variant), (True, True))
 
-    def test_on_a_quorum(self) -> None:
+    def test_both_agree_about_a_quorum(self) -> None:
         def past(*holds: Hold) -> Past:
             return Past(list(holds), [replace(deletion(1.5, 1.6), weak=True)], lingers=LEASE)
 
@@ -149,7 +149,7 @@ class Agreeing(WithGo):
             with self.subTest(past=wrong):
                 self.assertEqual(self.opinions(wrong), (True, True))
 
-    def test_on_a_multi_lock(self) -> None:
+    def test_both_agree_about_a_multi_lock(self) -> None:
         def past(*holds: Hold, **more: Any) -> Past:
             return Past([replace(hold, whole=("n", "m"), **more) for hold in holds])
 
@@ -209,6 +209,13 @@ class Agreeing(WithGo):
         self.assertRegex(first, "^porcupine: n: no order of a mutex .* cannot follow while a .* owns it")
         self.assertEqual(second, "porcupine: planted and not found: nothing")
         self.assertIn("violations=1 planted=1 rejected=0", porcupine.opinion.summary())
+
+    def test_nothing_planted_is_a_failure(self) -> None:
+        with Porcupine(self.program, LEASE) as porcupine:
+            self.assertEqual(list(report(Verdict(), porcupine.opinion)), [])
+            self.assertEqual(
+                list(report(Verdict(planted=1), porcupine.opinion)), ["porcupine: nothing was planted"]
+            )
 
     def test_a_soak_that_was_kept_is_judged_again(self) -> None:
         with tempfile.TemporaryDirectory() as name:

@@ -27,6 +27,7 @@ class Behind(Many):
     def __init__(self, program: str, proxies: Callable[..., list[str]]) -> None:
         super().__init__()
         self.program, self.proxies = program, proxies
+        self.all_ports: list[int] = []
         self.build(self.begin)
 
     def begin(self) -> None:
@@ -39,8 +40,16 @@ class Behind(Many):
     def start(self, *options: str, **more: Any) -> Server:
         return self.add(Server(self.program, *options, **more))
 
-    def proxy(self, server: Server) -> int:
-        return int(self.proxies("open", server.port)[0])
+    def proxy(self, *servers: Server) -> list[int]:
+        """A port for each, in the order in which clients of a quorum wait for servers: that of their texts."""
+        ports = [int(port) for port in self.proxies("open", *(server.port for server in servers))]
+        self.all_ports += ports
+        return ports
+
+    def clear(self) -> None:
+        """Ends all that the proxies do to connections."""
+        for port in self.all_ports:
+            self.proxies("clear", port)
 
 
 class Watched(Behind):
@@ -50,7 +59,7 @@ class Watched(Behind):
 
     def begin(self) -> None:
         self.primary = self.start(*DEBUG)
-        self.port = self.proxy(self.primary)
+        [self.port] = self.proxy(self.primary)
         config = (
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.port} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} {PATIENT_MS}\n"
@@ -74,7 +83,7 @@ class Sharded(Behind):
         mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(PATIENT_MS))
         announced = ("--cluster-announce-ip", "127.0.0.1", "--cluster-require-full-coverage", "no")
         nodes = [self.start(*mode, *announced, *DEBUG, spread=BUS) for _ in range(3)]
-        self.places = [(node, self.proxy(node)) for node in nodes]
+        self.places = list(zip(nodes, self.proxy(*nodes), strict=True))
         for number, (node, port) in enumerate(self.places):
             node("CONFIG", "SET", "cluster-announce-bus-port", node.port + BUS)
             node("CONFIG", "SET", "cluster-announce-port", port)
@@ -102,9 +111,8 @@ class Separate(Behind):
     topology = "quorum"
 
     def begin(self) -> None:
-        by_port = {self.proxy(server): server for server in [self.start(*DEBUG) for _ in range(3)]}
-        self.ports = sorted(by_port, key=str)
-        self.servers = [by_port[port] for port in self.ports]
+        self.servers = [self.start(*DEBUG) for _ in range(3)]
+        self.ports = self.proxy(*self.servers)
         self.url = quorum_url(self.ports)
 
     def place_of(self, lock: str) -> tuple[Server, int]:
@@ -146,6 +154,7 @@ class Pool:
                 with self.lock:
                     self.all.append(found)
             yield found
+            found.clear()
             back = found
         finally:
             if back is None and found is not None:

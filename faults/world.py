@@ -109,9 +109,10 @@ class World:
                 cell.ok("acquire")
                 cell.ok("release")
             cell.ok("release")
-            # The command of a level is another one than that of the last.
-            acquire, renew, *others = cell.tell("scripts")
-            uses = {"acquire": acquire, "renew": renew, "lower": others[-2:][0], "release": others[-1]}
+            # The command of a level is another one than that of the last. Permits have no levels.
+            acquire, renew, *_, release = scripts = cell.tell("scripts")
+            lower = release if side == PERMITS else scripts[-2]
+            uses = {"acquire": acquire, "renew": renew, "lower": lower, "release": release}
             found |= {(side, use): script for use, script in uses.items()}
             cell.close()
         return found
@@ -285,7 +286,7 @@ class Cell:
 
     @property
     def struck(self) -> list[str]:
-        """The names of which the server that is struck has a key."""
+        """The names that cannot be released while their server is away."""
         return [self.lock]
 
     # ---- what has to be ----
@@ -340,13 +341,14 @@ class Cell:
     def gone(self, within: float = SOON) -> None:
         self.eventually(self.is_free, "it is still taken", within)
 
-    def renewed(self) -> None:
-        """Waits for the next renewal: only that gives a lease more time."""
-        last = self.left()
+    def renewed(self, left: Callable[[], int] | None = None) -> None:
+        """Waits for the next renewal: only that gives a lease more time. `left` tells how much of it remains."""
+        left = left or self.left
+        last = left()
 
         def has_more() -> bool:
             nonlocal last
-            before, last = last, self.left()
+            before, last = last, left()
             return last > before
 
         self.eventually(has_more, "it is not renewed")

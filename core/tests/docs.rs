@@ -8,7 +8,6 @@ mod support;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use redlatch::embed::{OptionInfo, Scope, Type, all_options};
@@ -463,19 +462,29 @@ fn read_write_locks_need_their_rules() {
     let wait = AcquireOptions::new().wait(Duration::from_millis(50));
     let refused = other.write().acquire_with(wait).wait();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
+    // Another one leaves a mark, and keeps a reader back.
+    let more = other.write().acquire();
+    let writing = std::thread::spawn(move || more.wait().unwrap());
+    let mut admin = server.connect();
+    let _: () = redis::cmd("SELECT").arg(1).query(&mut admin).unwrap();
+    let mut mark = redis::cmd("EXISTS");
+    mark.arg("{orders:42}:redlatch:writer");
+    eventually(|| mark.query(&mut admin).unwrap());
+    assert!(lock.read().try_acquire().wait().unwrap().is_none());
     reader.release().wait().unwrap();
-    other
-        .write()
-        .acquire()
-        .wait()
-        .unwrap()
-        .release()
-        .wait()
-        .unwrap();
+    writing.join().unwrap().release().wait().unwrap();
     for client in clients {
         client.close().wait().unwrap();
     }
     assert_nothing_was_denied(&server);
+}
+
+fn eventually(mut is: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < limit, "it never comes");
+        std::thread::yield_now();
+    }
 }
 
 /// The queue of the waiters of a fair lock or semaphore.
@@ -501,15 +510,10 @@ impl<'a> Queue<'a> {
         Queue { admin, places }
     }
 
-    fn wait_for_a_place<T>(&mut self, waiting: &JoinHandle<T>) {
-        let limit = Instant::now() + Duration::from_secs(60);
+    fn wait_for_places(&mut self, places: u64) {
         let mut length = redis::cmd("LLEN");
         length.arg(self.places);
-        while length.query::<u64>(&mut self.admin).unwrap() == 0 {
-            assert!(!waiting.is_finished(), "the waiter waits for the holder");
-            assert!(Instant::now() < limit, "the waiter takes no place");
-            std::thread::yield_now();
-        }
+        eventually(|| length.query::<u64>(&mut self.admin).unwrap() == places);
     }
 }
 
@@ -530,11 +534,12 @@ fn fair_locks_need_their_rules() {
     ];
     let mut queue = Queue::with_a_dead_place(&server, queue);
     // The first gives up, the second is woken.
-    let short = AcquireOptions::new().wait(Duration::from_millis(1));
+    let short = AcquireOptions::new().wait(Duration::from_millis(300));
     assert!(lock.acquire_with(short).wait().is_err());
+    queue.wait_for_places(0);
     let more = lock.acquire();
     let waiting = std::thread::spawn(move || more.wait().unwrap());
-    queue.wait_for_a_place(&waiting);
+    queue.wait_for_places(1);
     guard.release().wait().unwrap();
     waiting.join().unwrap().release().wait().unwrap();
     let _guard = lock.acquire().wait().unwrap();
@@ -558,11 +563,12 @@ fn fair_semaphores_need_their_rules() {
     let queue = ["{orders:42}:redlatch:queue", "{orders:42}:redlatch:places"];
     let mut queue = Queue::with_a_dead_place(&server, queue);
     // The first gives up, the second is woken.
-    let short = AcquireOptions::new().wait(Duration::from_millis(1));
+    let short = AcquireOptions::new().wait(Duration::from_millis(300));
     assert!(semaphore.acquire_with(short).wait().is_err());
+    queue.wait_for_places(0);
     let more = semaphore.acquire();
     let waiting = std::thread::spawn(move || more.wait().unwrap());
-    queue.wait_for_a_place(&waiting);
+    queue.wait_for_places(1);
     permits.release().wait().unwrap();
     waiting.join().unwrap().release().wait().unwrap();
     client.close().wait().unwrap();

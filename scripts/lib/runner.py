@@ -574,6 +574,8 @@ def phases() -> list[Phase]:
                 (["python", "faults/matrix.py", "--short"], matrix),
                 (["python", "faults/counter_soak.py", *BRIEF], soaked),
                 (["python", "faults/permit_soak.py", *BRIEF], soaked),
+                (["python", "faults/multi_soak.py", *BRIEF], soaked),
+                (["python", "faults/quorum_soak.py", *BRIEF], soaked),
             ],
         ),
         Phase(

@@ -79,12 +79,29 @@ void answer(int64_t id, const char *format, ...)
     funlockfile(stdout);
 }
 
+/* The text of the last error, as it can stand in a JSON string. */
+static void write_error(char *out, size_t size)
+{
+    size_t at = 0;
+    for (const char *from = redlatch_last_error(); *from != 0 && at + 2 < size; from++) {
+        if (*from == '"' || *from == '\\')
+            out[at++] = '\\';
+        out[at++] = (unsigned char)*from < ' ' ? ' ' : *from;
+    }
+    out[at] = 0;
+}
+
 void answer_status(int64_t id, redlatch_status status)
 {
+    char text[LONGEST];
     if (status == REDLATCH_LOST)
         answer(id, "\"status\": \"lost\", \"reason\": \"%s\"", redlatch_lost_reason_name(redlatch_last_lost_reason()));
-    else
-        answer(id, "\"status\": \"%s\"", redlatch_status_name(status));
+    else if (status == REDLATCH_OK)
+        answer(id, "\"status\": \"ok\"");
+    else {
+        write_error(text, sizeof text);
+        answer(id, "\"status\": \"%s\", \"text\": \"%s\"", redlatch_status_name(status), text);
+    }
 }
 
 /* ---- clients, locks and owners, by name ---- */

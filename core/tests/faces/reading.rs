@@ -234,6 +234,11 @@ fn preferring(client: &Client, most: Duration) -> RwLock {
     client.rw_lock_with("n", options).unwrap()
 }
 
+/// Whether a writer has left its mark.
+fn marked(world: &mut World) -> bool {
+    world.command(&["EXISTS", "{n}:redlatch:writer"])
+}
+
 #[tokio::test]
 async fn new_readers_stand_back_for_a_writer_of_another_client() {
     let mut world = World::new().await;
@@ -242,7 +247,6 @@ async fn new_readers_stand_back_for_a_writer_of_another_client() {
     let (lock, other) = (preferring(&here, most), preferring(&there, most));
     let first = lock.read().acquire().await.unwrap();
     let writing = tokio::spawn(other.write().acquire());
-    let marked = |world: &mut World| world.command::<bool>(&["EXISTS", "{n}:redlatch:writer"]);
     eventually("the writer waits", || marked(&mut world)).await;
     assert!(lock.read().try_acquire().await.unwrap().is_none());
     // Programs without the option read as before.
@@ -270,7 +274,7 @@ async fn new_readers_stand_back_for_a_writer_of_another_client() {
 
 #[tokio::test]
 async fn a_reader_stands_back_for_a_bounded_time() {
-    let world = World::new().await;
+    let mut world = World::new().await;
     let (here, there) = (world.another().await, world.another().await);
     let lock = preferring(&here, ms(300));
     let first = lock.read().acquire().await.unwrap();
@@ -279,7 +283,8 @@ async fn a_reader_stands_back_for_a_bounded_time() {
             .write()
             .acquire(),
     );
-    eventually("the writer waits", || there.stats().waiting == 1).await;
+    eventually("the writer waits", || marked(&mut world)).await;
+    assert!(lock.read().try_acquire().await.unwrap().is_none());
     let reader = soon("the reader", lock.read().acquire()).await.unwrap();
     assert!(!writing.is_finished() && first.is_held());
     reader.release().await.unwrap();

@@ -33,6 +33,16 @@ pub(crate) struct Proxy {
     pub(crate) kill: Notify,
 }
 
+impl Proxy {
+    /// Switches everything off that lasts until it is switched off.
+    pub(crate) fn let_all_pass(&self) {
+        for flag in [&self.refuses, &self.silent, &self.mute] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        self.late.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The plan for the replies of one connection, by the number of the command.
 type Plans = Shared<HashMap<u64, Action>>;
 

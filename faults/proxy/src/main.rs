@@ -3,11 +3,11 @@
 //! It is told what to do on its standard input, one line each, and answers each with one line:
 //!
 //! ```text
-//! open TARGET                        listens for the server on this port of 127.0.0.1; `ok PORT`
+//! open TARGET...                     listens for servers on these ports of 127.0.0.1; `ok PORT...`, in the order of their texts
 //! arm PORT NEEDLE SKIP ACTION NUMBER a rule for the next command that contains the needle
 //! arm-direct PORT ...                the same, for commands on the client's direct connection
 //! direct PORT                        `ok CALLS`, how many scripts were called on direct connections
-//! clear PORT                         drops the rules that have not been used
+//! clear PORT                         drops the rules that have not been used, and ends what follows
 //! fired PORT                         `ok RULES-USED REQUEST-SIZE REPLY-SIZE DONE-LATE`
 //! scripts PORT                       `ok HASH...`, in the order in which scripts came first
 //! kill PORT                          ends all connections
@@ -39,27 +39,34 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 type Proxies = HashMap<u16, Arc<Proxy>>;
 
-async fn open(proxies: &mut Proxies, target: &str) -> Result<String, String> {
-    let target = target.parse().map_err(|_| format!("no port: {target}"))?;
-    let listener = TcpListener::bind(("127.0.0.1", 0))
-        .await
-        .map_err(|error| error.to_string())?;
-    let port = listener
-        .local_addr()
-        .map_err(|error| error.to_string())?
-        .port();
-    let proxy = Arc::new(Proxy {
-        target,
-        ..Proxy::default()
-    });
-    proxies.insert(port, proxy.clone());
-    drop(tokio::spawn(async move {
-        // The listener ends with the process; a connection that fails is a connection that ends.
-        while let Ok((client, _)) = listener.accept().await {
-            drop(tokio::spawn(serve(client, proxy.clone())));
-        }
-    }));
-    Ok(port.to_string())
+/// A listener for each target. Clients of a quorum order servers by their addresses, so the order
+/// of the targets is that of the ports.
+async fn open(proxies: &mut Proxies, targets: &[&str]) -> Result<String, String> {
+    let mut opened = Vec::new();
+    for _ in targets {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+        let listener = listener.map_err(|error| error.to_string())?;
+        let address = listener.local_addr().map_err(|error| error.to_string())?;
+        opened.push((address.port().to_string(), address.port(), listener));
+    }
+    opened.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut told = Vec::new();
+    for (target, (text, port, listener)) in targets.iter().zip(opened) {
+        let target = target.parse().map_err(|_| format!("no port: {target}"))?;
+        let proxy = Arc::new(Proxy {
+            target,
+            ..Proxy::default()
+        });
+        proxies.insert(port, proxy.clone());
+        drop(tokio::spawn(async move {
+            // The listener ends with the process; a connection that fails is a connection that ends.
+            while let Ok((client, _)) = listener.accept().await {
+                drop(tokio::spawn(serve(client, proxy.clone())));
+            }
+        }));
+        told.push(text);
+    }
+    Ok(told.join(" "))
 }
 
 fn arm(proxy: &Proxy, words: &[&str], direct: bool) -> Result<String, String> {
@@ -85,12 +92,12 @@ fn switch(flag: &AtomicBool, words: &[&str]) -> String {
 
 async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
+    if let ["open", targets @ ..] = words.as_slice() {
+        return open(proxies, targets).await;
+    }
     let [word, place, rest @ ..] = words.as_slice() else {
         return Err(format!("not understood: {line}"));
     };
-    if *word == "open" {
-        return open(proxies, place).await;
-    }
     let proxy = place.parse().ok().and_then(|port: u16| proxies.get(&port));
     let proxy = proxy.ok_or_else(|| format!("no proxy: {place}"))?;
     Ok(match *word {
@@ -99,6 +106,7 @@ async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
         "direct" => locked(&proxy.rules).direct.to_string(),
         "clear" => {
             locked(&proxy.rules).clear();
+            proxy.let_all_pass();
             String::new()
         }
         "fired" => {
