@@ -45,7 +45,7 @@ fn ops() -> Vec<Op> {
         queues: false,
         steal: false,
         mark: None,
-        was: Vec::new(),
+        earlier: Vec::new(),
     };
     let release = |remaining| Op::Release {
         name: name(),

@@ -86,7 +86,7 @@ fn acquire(text: &str) -> Op {
         queues: false,
         steal: false,
         mark: None,
-        was: Vec::new(),
+        earlier: Vec::new(),
     }
 }
 

@@ -39,8 +39,8 @@ pub(super) struct Waiter {
     /// Whether the caller has its answer. The waiter then stays only for the outcome of its call in
     /// flight.
     pub(super) answered: bool,
-    /// The owners that it was before the last connections were made. One of them may have its place.
-    pub(super) was: Vec<OwnerId>,
+    /// Its owners before the last connections were made. One of them may have its place.
+    pub(super) earlier: Vec<OwnerId>,
     /// Whether a call of this owner was sent without regard to the head of the queue.
     pub(super) asked: bool,
     pub(super) announced: bool,
@@ -85,7 +85,7 @@ impl Waiter {
             timed: false,
             handed: false,
             answered: false,
-            was: Vec::new(),
+            earlier: Vec::new(),
             asked: false,
             announced: false,
             under: None,
@@ -195,7 +195,7 @@ impl Waiter {
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
             under: self.under,
-            was: self.was.clone(),
+            earlier: self.earlier.clone(),
             limit: self.terms.limit,
             queues: !self.once(),
             steal: self.terms.steal,

@@ -237,7 +237,7 @@ mod tests {
             fencing,
             replicas: 0,
             under: None,
-            was: Vec::new(),
+            earlier: Vec::new(),
             limit: 0,
             queues: false,
             steal: false,

@@ -81,7 +81,7 @@ impl Pressure {
                     fencing,
                     replicas,
                     under: None,
-                    was: Vec::new(),
+                    earlier: Vec::new(),
                     limit: 0,
                     queues: false,
                     steal: false,

@@ -243,7 +243,7 @@ mod tests {
             fencing: Fencing::Off,
             replicas: 0,
             under: None,
-            was: Vec::new(),
+            earlier: Vec::new(),
             limit: 0,
             queues: false,
             steal: false,

@@ -36,7 +36,7 @@ fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
         fencing: Fencing::Off,
         replicas: 0,
         under: None,
-        was: Vec::new(),
+        earlier: Vec::new(),
         limit: 0,
         queues: false,
         steal: false,

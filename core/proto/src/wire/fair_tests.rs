@@ -29,7 +29,10 @@ fn ask(number: OwnerId) -> Op {
 /// Asks as a new owner, which takes the place of another one.
 fn ask_as(number: OwnerId, was: OwnerId) -> Op {
     let mut op = ask(number);
-    if let Op::Acquire { was: before, .. } = &mut op {
+    if let Op::Acquire {
+        earlier: before, ..
+    } = &mut op
+    {
         before.push(was);
     }
     op

@@ -100,8 +100,8 @@ pub enum Op {
         replicas: u32,
         /// For a reader: the owner of the write lock under which it reads.
         under: Option<OwnerId>,
-        /// In a queue: the owners that it was before. It takes the place of one of them.
-        was: Vec<OwnerId>,
+        /// In a queue: its earlier owners before. It takes the place of one of them.
+        earlier: Vec<OwnerId>,
         /// How many permits a semaphore gets that has none yet. 0: somebody else sets that.
         limit: u32,
         /// Whether it takes a place in the queue of a fair lock or semaphore that it does not get. A

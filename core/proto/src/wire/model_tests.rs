@@ -151,7 +151,7 @@ impl Both {
                     fencing,
                     replicas: 0,
                     under,
-                    was: was.into_iter().collect(),
+                    earlier: was.into_iter().collect(),
                 }
             }
             4..7 => {

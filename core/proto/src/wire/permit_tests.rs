@@ -63,8 +63,8 @@ struct Model {
 /// How an acquisition in fair mode asks.
 struct Fair {
     owner: Id,
-    /// The owners that it was.
-    was: Vec<Id>,
+    /// The earlier owners of the waiter.
+    earlier: Vec<Id>,
     queues: bool,
 }
 
@@ -219,8 +219,8 @@ impl Model {
         let vain = all.is_some_and(|all| all < wanted);
         let enough = self.number().unwrap_or(0) >= wanted;
         let own = self.place_of(&fair.owner);
-        let before = || fair.was.iter().find_map(|was| self.place_of(was));
-        if let Some(at) = own.or_else(before).filter(|_| !fair.was.is_empty()) {
+        let before = || fair.earlier.iter().find_map(|was| self.place_of(was));
+        if let Some(at) = own.or_else(before).filter(|_| !fair.earlier.is_empty()) {
             if memory.full {
                 return None;
             }
@@ -230,7 +230,7 @@ impl Model {
             self.queue[at] = (fair.owner.clone(), due);
             // The times of the others are gone.
             for (owner, due) in &mut self.queue {
-                if fair.was.contains(owner) {
+                if fair.earlier.contains(owner) {
                     *due = None;
                 }
             }
@@ -643,7 +643,7 @@ impl Both {
                 fencing: Fencing::Off,
                 replicas: 0,
                 under: None,
-                was: (0..self.random.pick(&[0, 0, 0, 0, 1, 2]))
+                earlier: (0..self.random.pick(&[0, 0, 0, 0, 1, 2]))
                     .map(|_| self.random.between(1, 8))
                     .collect(),
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
@@ -711,14 +711,14 @@ impl Both {
                 count,
                 lease,
                 limit,
-                was,
+                earlier,
                 queues,
                 ..
             } => {
                 let ids = ids_of(uuid, *owner, form.permits);
                 let fair = Fair {
                     owner: place(uuid, *owner, form.permits),
-                    was: was
+                    earlier: earlier
                         .iter()
                         .map(|was| place(uuid, *was, form.permits))
                         .collect(),
@@ -1102,7 +1102,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         fencing: Fencing::Off,
         replicas: 0,
         under: None,
-        was: Vec::new(),
+        earlier: Vec::new(),
         limit,
         queues: false,
         steal: false,

@@ -445,7 +445,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             lease,
             fencing,
             under,
-            was,
+            earlier,
             name,
             limit,
             queues,
@@ -470,7 +470,9 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.add(verbs(Topic::Semaphore, name, publish));
                 if op.layout() == Layout::QueuedPermits {
                     words.number(place);
-                    was.iter().for_each(|was| words.owner(form, uuid, *was));
+                    earlier
+                        .iter()
+                        .for_each(|owner| words.owner(form, uuid, *owner));
                 }
                 return;
             }
@@ -492,7 +494,9 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                     Some(life) => words.number(life),
                     None => words.add(""),
                 }
-                return was.iter().for_each(|was| words.owner(form, uuid, *was));
+                return earlier
+                    .iter()
+                    .for_each(|owner| words.owner(form, uuid, *owner));
             }
             let mark = mark.filter(|_| form.kind == Kind::Write);
             // Common values are left out: each argument costs the server as much as a small
@@ -981,7 +985,7 @@ mod tests {
             fencing,
             replicas: 0,
             under: None,
-            was: Vec::new(),
+            earlier: Vec::new(),
             limit: 0,
             queues: false,
             steal: false,
@@ -1043,7 +1047,7 @@ mod tests {
                 fencing,
                 replicas: 0,
                 under: None,
-                was: Vec::new(),
+                earlier: Vec::new(),
                 limit: 0,
                 queues: false,
                 steal: false,

@@ -618,7 +618,7 @@ impl Engine {
             return;
         };
         let name = &waiter.name;
-        self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.was);
+        self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.earlier);
         if clean || waiter.leaves_something() {
             self.clean_up_waiter(&waiter);
         }
@@ -839,7 +839,7 @@ impl Engine {
         };
         // An earlier owner of this waiter may have got permits too.
         if waiter.form.kind.is_shared() {
-            self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.was);
+            self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.earlier);
         }
         let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
             return;
@@ -967,7 +967,7 @@ impl Engine {
                 continue;
             };
             // It asked as an owner of its own, and got no answer, or has a place.
-            self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.was);
+            self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.earlier);
             if waiter.leaves_something() {
                 self.clean_up_waiter(&waiter);
             }

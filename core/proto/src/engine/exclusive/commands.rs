@@ -223,7 +223,7 @@ impl Engine {
                     fencing,
                     replicas,
                     under: None,
-                    was: Vec::new(),
+                    earlier: Vec::new(),
                     limit: 0,
                     queues: false,
                     steal: false,

@@ -49,11 +49,11 @@ impl Engine {
             // several owners may have got lost, so the server gets all of them, until it answers.
             let before = std::mem::replace(&mut waiter.owner, next);
             if waiter.has_place() {
-                if waiter.was.len() >= tuning::FORMER_OWNERS {
+                if waiter.earlier.len() >= tuning::FORMER_OWNERS {
                     // The first one had a place for certain.
-                    left = Some(waiter.was.remove(1));
+                    left = Some(waiter.earlier.remove(1));
                 }
-                waiter.was.push(before);
+                waiter.earlier.push(before);
             }
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
@@ -172,8 +172,8 @@ impl Engine {
         let name = waiter.name.clone();
         waiter.error = None;
         waiter.unsettled = None;
-        if !waiter.was.is_empty() {
-            let earlier = std::mem::take(&mut waiter.was);
+        if !waiter.earlier.is_empty() {
+            let earlier = std::mem::take(&mut waiter.earlier);
             let (form, lease) = (waiter.form.clone(), waiter.lease());
             self.leave_as(&name, &form, lease, &earlier);
         }

@@ -13,8 +13,11 @@ const ASKED_AGAIN: Duration = Duration::from_secs(6);
 fn asked(sent: &Sent) -> (OwnerId, Option<OwnerId>, bool) {
     match &sent.op {
         Op::Acquire {
-            owner, was, queues, ..
-        } => (*owner, was.first().copied(), *queues),
+            owner,
+            earlier,
+            queues,
+            ..
+        } => (*owner, earlier.first().copied(), *queues),
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -22,7 +25,7 @@ fn asked(sent: &Sent) -> (OwnerId, Option<OwnerId>, bool) {
 /// Its earlier owners.
 fn befores(sent: &Sent) -> Vec<OwnerId> {
     match &sent.op {
-        Op::Acquire { was, .. } => was.clone(),
+        Op::Acquire { earlier, .. } => earlier.clone(),
         other => panic!("not an acquire: {other:?}"),
     }
 }

@@ -2,7 +2,7 @@
 -- each place runs out. An owner that waits asks again before that, which moves its time on.
 -- KEYS   lock, the fencing counter when a token is wanted, queue, times
 -- ARGV   owner, lease ms, not-after ms + lease ms, ms that a place is kept (0: takes none), channel, publish verbs,
---        ms that the fencing counter lives (0: for ever; '' without fencing), the owners that it was
+--        ms that the fencing counter lives (0: for ever; '' without fencing), earlier owners of its waiter
 -- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
 --        now STALE | now ACQUIRED ttl token | now BUSY ttl | now FOREIGN what
 --        (ttl of BUSY negative when the key has no expiry, or is free for the head of the queue)

@@ -1,4 +1,4 @@
--- Where the owner stands in the queue, from 0; false when it has no place. It takes the place of an owner that it was.
+-- Where the owner stands in the queue, from 0; false when it has no place. It takes the place of an earlier owner of its waiter.
 local at = redis.pcall('LPOS', queue, owner)
 if type(at) == 'table' then -- Redis 6.0.6 is the first that knows it
   local places = {}

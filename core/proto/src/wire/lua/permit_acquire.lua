@@ -3,7 +3,7 @@
 --        and the times of its places, as of a fair lock
 -- ARGV   owner, lease ms, not-after ms + lease ms, count (as in acquire), limit (0: whoever has set it knows it), ms for
 --        which a permit is kept beyond its lease, channel, publish verbs; in fair mode also ms that a place is kept (0:
---        takes none), the owners that it was
+--        takes none), earlier owners of its waiter
 -- reply  ends: taken for the lease | now STALE | now ACQUIRED ttl '' | now BUSY ttl | now GONE why | now FOREIGN what
 --        in fair mode: now VAIN ttl, when there are fewer permits than it wants, so that it has no place
 local key, taken, owner, lease, limit = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])

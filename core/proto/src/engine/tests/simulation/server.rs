@@ -699,11 +699,11 @@ impl Server {
                 count: 0..=1,
                 lease,
                 fencing,
-                was,
+                earlier,
                 queues,
                 ..
             } if form.kind == Kind::Fair => {
-                for was in was {
+                for was in earlier {
                     self.take_place(name, (origin.uuid, *was), (origin.uuid, *owner));
                 }
                 self.queue_up(origin, name, *owner, *lease, *fencing, *queues)
@@ -1206,12 +1206,12 @@ impl Server {
                 count: count @ ..=1,
                 lease,
                 limit,
-                was,
+                earlier,
                 queues,
                 ..
             } if form.kind == Kind::FairSemaphore => self.queue_for_permits(
                 &name,
-                ((origin.uuid, *owner), was.as_slice()),
+                ((origin.uuid, *owner), earlier.as_slice()),
                 form.permits.into(),
                 (*count, *limit),
                 *lease,

@@ -3199,7 +3199,7 @@ impl Engine {
             .names
             .waiters
             .values()
-            .any(|waiter| waiter.owner == owner || waiter.was.contains(&owner));
+            .any(|waiter| waiter.owner == owner || waiter.earlier.contains(&owner));
         tries
             || self
                 .holds
