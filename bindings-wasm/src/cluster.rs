@@ -8,9 +8,9 @@ use redlatch_proto::error::Result;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
-use redlatch_proto::outbox::slotmap::Range;
 use redlatch_proto::outbox::wanted::Wanted;
 use redlatch_proto::url::Host;
+use redlatch_proto::value::Value;
 use redlatch_proto::wire::{Name, Publish, Topic};
 
 use crate::attempt::{Attempt, Purpose, Server, Setup};
@@ -93,24 +93,22 @@ impl Cluster {
     /// Does what follows from the events of the connections.
     pub(crate) fn settle(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
         for (place, answer) in self.links.take_answers() {
-            self.answer(
-                now,
-                answer.and_then(|value| cluster::map_of(value, &place)),
-                io,
-                news,
-            );
+            self.answer(now, &place, answer, io, news);
         }
         let heard = std::mem::take(&mut self.news);
         self.decide(io, |map, nodes| map.take_news(now, heard, nodes, news));
     }
 
+    /// Takes the answer of the node at this place to the question for the map.
     fn answer(
         &mut self,
         now: Moment,
-        answer: Result<Vec<Range>>,
+        place: &Host,
+        answer: Result<Value>,
         io: &mut Io<'_>,
         news: &mut News,
     ) {
+        let answer = answer.and_then(|value| cluster::map_of(value, place));
         self.decide(io, |map, nodes| map.take_answer(now, answer, nodes, news));
     }
 
@@ -145,8 +143,7 @@ impl Cluster {
             };
             let (attempt, place) = links.questions.swap_remove(at);
             io.close(attempt.conn);
-            let map = answer.and_then(|()| cluster::map_of(attempt.answer, &place));
-            self.answer(now, map, io, news);
+            self.answer(now, &place, answer.map(|()| attempt.answer), io, news);
         }
     }
 
@@ -201,7 +198,7 @@ impl Node {
 
 impl Links {
     /// The answers of connected nodes to the question for the map.
-    fn take_answers(&mut self) -> Vec<(Host, Result<redlatch_proto::value::Value>)> {
+    fn take_answers(&mut self) -> Vec<(Host, Result<Value>)> {
         let mut taken = Vec::new();
         for node in &mut self.nodes {
             for answer in node.connections.plain.answers.drain(..) {

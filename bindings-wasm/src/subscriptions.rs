@@ -46,19 +46,8 @@ impl Subscriptions {
 
     pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
         let channel = self.add(name, topic);
-        self.subscribe_to(now, &channel, name, io);
-    }
-
-    /// Subscribes to a channel that is wanted.
-    pub(crate) fn subscribe_to(
-        &mut self,
-        now: Moment,
-        channel: &str,
-        name: &Name,
-        io: &mut Io<'_>,
-    ) {
         self.keep(now, io);
-        self.link.subscribe(now, channel, Some(name.clone()));
+        self.link.subscribe(now, &channel, Some(name.clone()));
     }
 
     pub(crate) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic) {
