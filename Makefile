@@ -13,7 +13,7 @@ PERMITS ?=
 server = $(if $(SERVER),--server $(SERVER))
 
 .PHONY: help setup servers build wasm demo test conformance failover bench sim planted faults fuzz soak lint fmt docs docs-site dist clean \
-	test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-memory test-docs test-nextjs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint \
+	test-rust test-python test-node test-wasm test-browser test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-memory test-docs test-nextjs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint \
 	test-platforms
 
 help: ## this list
@@ -37,7 +37,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-memory test-docs test-nextjs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint: test-%: setup
+test-rust test-python test-node test-wasm test-browser test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-memory test-docs test-nextjs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson, in its long form; TOPOLOGY=sentinel or cluster; writes its report

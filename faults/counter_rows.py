@@ -16,7 +16,7 @@ from server_rows import (
     TROUBLES,
     Play,
     connections_killed,
-    stopped_for,
+    stopped,
     wake_up_lost,
 )
 from world import LIMIT_MS, SOON, Cell, Kind, World
@@ -491,7 +491,7 @@ def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple
     ]
     for counter in (PLAIN, LATCH):
         found += [
-            (counter, "server stopped for 2 s", "wait", waits(stopped_for(2.0))),
+            (counter, "server stopped for 4 s", "wait", waits(stopped)),
             (counter, "all connections killed", "wait", waits(connections_killed)),
             (counter, "wake-up lost", "wait", waits(wake_up_lost)),
         ]

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from operations import UNHEARD
-from world import LEASE_MS, LIMIT_MS, PERMITS, SOON, Cell, Kind, Redis, World
+from world import LEASE_MS, PERMITS, SOON, Cell, Kind, Redis, World
 
 Play = Callable[[World, Kind], None]
 # How soon a holder is told of what the server tells at once, on a busy machine.
 TOLD = 5.0
+# How many seconds a server or the network is away: a renewal that comes every third of the lease fails meanwhile, and the lease
+# does not end.
+AWAY = LEASE_MS / 2000
 
 
 def on(perform: Callable[[Cell], None], **options: Any) -> Play:
@@ -128,24 +131,20 @@ def restarted_while_waiting(cell: Cell) -> None:
     cell.works()
 
 
-def stopped_for(seconds: float) -> Callable[[Cell], None]:
+def stopped(cell: Cell) -> None:
     """SIGSTOP: the kernel still takes what is sent, and nobody answers."""
-
-    def stop(cell: Cell) -> None:
-        cell.server.signal("STOP")
-        threading.Timer(seconds, cell.server.signal, ["CONT"]).start()
-
-    return stop
+    cell.server.signal("STOP")
+    threading.Timer(AWAY, cell.server.signal, ["CONT"]).start()
 
 
 def paused(cell: Cell) -> None:
-    cell.redis("CLIENT", "PAUSE", str(2 * LIMIT_MS), "WRITE")
+    cell.redis("CLIENT", "PAUSE", int(AWAY * 1000), "WRITE")
 
 
 def asleep(cell: Cell) -> None:
     """The server does nothing else for longer than a request may take."""
     other = Redis(cell.server.port)
-    threading.Thread(target=other, args=("DEBUG", "SLEEP", "3")).start()
+    threading.Thread(target=other, args=("DEBUG", "SLEEP", str(AWAY))).start()
 
 
 def scripts_flushed(cell: Cell) -> None:
@@ -158,24 +157,24 @@ def connections_killed(cell: Cell) -> None:
 
 def silent_for_a_while(cell: Cell) -> None:
     cell.tell("silent", 1)
-    threading.Timer(2.0, cell.tell, ["silent", 0]).start()
+    threading.Timer(AWAY, cell.tell, ["silent", 0]).start()
 
 
 def refused_for_a_while(cell: Cell) -> None:
     cell.tell("refuse", 1)
     cell.tell("kill")
-    threading.Timer(2.0, cell.tell, ["refuse", 0]).start()
+    threading.Timer(AWAY, cell.tell, ["refuse", 0]).start()
 
 
 OWN: dict[str, Any] = {"own_server": True}
 # Troubles of a server or of its network, and the options that a cell needs for each.
 TROUBLES: list[tuple[str, Callable[[Cell], None], dict[str, Any]]] = [
-    ("server stopped for 2 s", stopped_for(2.0), OWN),
+    ("server stopped for 4 s", stopped, OWN),
     ("CLIENT PAUSE", paused, OWN),
     ("SCRIPT FLUSH", scripts_flushed, OWN),
     ("all connections killed", connections_killed, {}),
-    ("network away for 2 s", silent_for_a_while, {}),
-    ("connections refused for 2 s", refused_for_a_while, {}),
+    ("network away for 4 s", silent_for_a_while, {}),
+    ("connections refused for 4 s", refused_for_a_while, {}),
 ]
 
 
@@ -192,7 +191,7 @@ def acquires(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
 
 
 def holds(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
-    """A lease is longer than the trouble: nothing is lost."""
+    """A renewal fails and is tried again before the lease ends."""
 
     def hold(cell: Cell) -> None:
         for _ in range(cell.levels):
@@ -347,13 +346,13 @@ SERVER_ROWS: list[tuple[str, str, Play]] = [
     ("force-release by another client", "hold", on(forced_by_another)),
     ("server restarted empty", "hold", on(restarted_empty, own_server=True)),
     ("server restarted empty", "wait", on(restarted_while_waiting, own_server=True)),
-    *each_way("server stopped for 2 s", stopped_for(2.0), own_server=True),
+    *each_way("server stopped for 4 s", stopped, own_server=True),
     *each_way("CLIENT PAUSE", paused, own_server=True),
-    *each_way("DEBUG SLEEP 3", asleep, own_server=True),
+    *each_way("DEBUG SLEEP 4", asleep, own_server=True),
     *each_way("SCRIPT FLUSH", scripts_flushed, own_server=True),
     *each_way("all connections killed", connections_killed),
-    *each_way("network away for 2 s", silent_for_a_while),
-    *each_way("connections refused for 2 s", refused_for_a_while),
+    *each_way("network away for 4 s", silent_for_a_while),
+    *each_way("connections refused for 4 s", refused_for_a_while),
     ("wake-up lost", "wait", on(waits(wake_up_lost))),
     ("pub/sub connection killed", "wait", on(waits(only_pubsub_killed), own_server=True)),
     ("server full", "hold, release, acquire", on(no_room, own_server=True)),

@@ -7,20 +7,15 @@ from typing import Any
 
 from operations import OPERATIONS, play
 from server_rows import (
+    TROUBLES,
     WAYS,
     cancelled,
     closed_while_silent,
-    connections_killed,
     flushed,
     flushed_while_waiting,
     forced_by_another,
     forced_by_itself,
     only_pubsub_killed,
-    paused,
-    refused_for_a_while,
-    scripts_flushed,
-    silent_for_a_while,
-    stopped_for,
     taken_by_another_type,
     timed_out,
     waits,
@@ -45,19 +40,11 @@ def performances(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, st
         for operation in OPERATIONS
         if operation in PLAYED
     ]
-    for row, trouble in TROUBLES.items():
+    for row, trouble, _ in TROUBLES:
         found += [(row, name, way(trouble)) for name, way in WAYS.items()]
     return found + OTHERS
 
 
-TROUBLES: dict[str, Perform] = {
-    "server stopped for 2 s": stopped_for(2.0),
-    "CLIENT PAUSE": paused,
-    "SCRIPT FLUSH": scripts_flushed,
-    "all connections killed": connections_killed,
-    "network away for 2 s": silent_for_a_while,
-    "connections refused for 2 s": refused_for_a_while,
-}
 OTHERS: list[tuple[str, str, Perform]] = [
     ("FLUSHALL", "hold", flushed),
     ("FLUSHALL", "wait", flushed_while_waiting),

@@ -9,10 +9,21 @@ const client = await Client.connect('redis://relay', { connect: streamBy(relay) 
 
 let hold
 button.onclick = async () => {
-  if (hold?.isHeld) return void (await hold.release(), (state.value = 'free'))
-  state.value = 'waiting'
-  hold = await client.lock('document:42').acquire()
-  hold.signal.onabort = () => (state.value = 'lost')
-  state.value = 'mine'
+  button.disabled = true
+  try {
+    if (hold?.isHeld) {
+      await hold.release()
+      state.value = 'free'
+    } else {
+      state.value = 'waiting'
+      hold = await client.lock('document:42').acquire()
+      hold.signal.onabort = () => (state.value = 'lost')
+      state.value = 'mine'
+    }
+  } catch ({ message }) {
+    state.value = message
+  } finally {
+    button.disabled = false
+  }
 }
 state.value = 'free'

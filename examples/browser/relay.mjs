@@ -5,7 +5,9 @@ import { connect } from 'node:net'
 import { WebSocketServer, createWebSocketStream } from 'ws'
 
 const { REDLATCH_URL = 'redis://127.0.0.1:6379', ORIGIN = 'http://127.0.0.1:8000', PORT = '8080' } = process.env
-const { hostname, port } = new URL(REDLATCH_URL)
+const { protocol, hostname, port } = new URL(REDLATCH_URL)
+// With TLS the relay would have to speak it: node:tls has a connect as well.
+if (protocol !== 'redis:') throw new Error(`no relay to ${protocol}//: REDLATCH_URL begins with redis://`)
 const verifyClient = ({ origin }) => origin === ORIGIN
 
 const relay = new WebSocketServer({ host: '127.0.0.1', port: Number(PORT), verifyClient })

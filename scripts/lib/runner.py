@@ -348,7 +348,6 @@ def phases() -> list[Phase]:
                 [build, "wasm"],
                 [build, "node"],
                 ["scripts/setup-versions", "workerd"],
-                ["scripts/setup-browser"],
             ],
             [
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
@@ -368,10 +367,6 @@ def phases() -> list[Phase]:
                     "REDLATCH_HTTP=1",
                 ),
                 (
-                    ["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"],
-                    node,
-                ),
-                (
                     [
                         "scripts/on-version",
                         "workerd",
@@ -379,6 +374,25 @@ def phases() -> list[Phase]:
                         "--test",
                         "bindings-node/test/wasm/workerd.test.js",
                     ],
+                    node,
+                ),
+            ],
+            when="ci",
+        ),
+        # The same module in a browser, which npm has for one platform only.
+        Phase(
+            "browser",
+            [
+                "tool node",
+                "tool npm",
+                "bindings-wasm/Cargo.toml",
+                "says scripts/build-wasm --can",
+                "says scripts/setup-browser --can",
+            ],
+            [[build, "wasm"], [build, "node"], ["scripts/setup-browser"]],
+            [
+                (
+                    ["env", "REDLATCH_WASM=1", "node", "--test", "bindings-node/test/wasm/browser.test.mjs"],
                     node,
                 ),
             ],
@@ -535,7 +549,7 @@ def phases() -> list[Phase]:
         # The site's every link, and its pages in a browser.
         Phase(
             "site",
-            ["tool node", "tool npm", "scripts/site/build.py"],
+            ["tool node", "tool npm", "scripts/site/build.py", "says scripts/setup-browser --can"],
             [["scripts/docs-site"]],
             [(["node", "--test", "scripts/site/browser.test.mjs"], node)],
             repeated=False,

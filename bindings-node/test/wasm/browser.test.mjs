@@ -23,8 +23,8 @@ const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.wasm': 'applic
 let folder, site, home, server, redis, relay, address, browser, end, client
 
 // A relay of its own: one that is ended is ended for one test only.
-async function startRelay() {
-  const env = { ...process.env, REDLATCH_URL: server.url, ORIGIN: home, PORT: '0' }
+async function startRelay(port = '0') {
+  const env = { ...process.env, REDLATCH_URL: server.url, ORIGIN: home, PORT: port }
   const child = spawn(process.execPath, [join(folder, 'relay.mjs')], { env, stdio: ['ignore', 'pipe', 'inherit'] })
   const [line] = await once(child.stdout, 'data')
   return [child, `${line}`.trim()]
@@ -105,6 +105,23 @@ test('the pages of the example take turns, and their waiters are woken', async (
   assert.deepEqual([...one.wrong, ...two.wrong], [])
 })
 
+test('a page of the example tells an error, and can be clicked again', async () => {
+  const [child, by] = await startRelay()
+  const page = await open(`/?relay=${by}`)
+  const shows = (text) => page.locator('output', { hasText: text }).waitFor()
+  await redis.send('SET', 'document:42', 'no lock')
+  await shows('free')
+  await page.click('button')
+  await shows(/lock "document:42"/)
+  await redis.send('DEL', 'document:42')
+  await page.click('button')
+  await shows('mine')
+  await page.click('button')
+  await shows('free')
+  assert.deepEqual(page.wrong, [])
+  child.kill()
+})
+
 test('a page and a program of Node.js keep each other out, and the holder is a browser', async () => {
   const page = await withClient()
   const name = freshName()
@@ -135,6 +152,9 @@ test('a relay that ends is told', async () => {
   await once(child, 'exit')
   const told = await page.evaluate(() => client.lock('n').acquire().catch(({ name, message }) => `${name}: ${message}`))
   assert.match(told, /^UnavailableError: .*(closed the connection|cannot be reached)/)
+  const [next] = await startRelay(new URL(by).port)
+  await page.evaluate(() => client.lock('n').acquire().then((hold) => hold.release()))
+  next.kill()
 })
 
 test('events come, and what a browser does not have is refused', async () => {

@@ -28,6 +28,7 @@ import org.redisson.config.SubscriptionMode;
 
 public final class Driver {
     private static final String QUORUM = "redis+quorum://";
+    private static final String VERSION = Redisson.class.getPackage().getImplementationVersion();
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
     private static final Map<String, RedissonClient> SHARED = new ConcurrentHashMap<>();
@@ -65,11 +66,12 @@ public final class Driver {
         } catch (InterruptedException e) {
             reply = status("cancelled");
         } catch (Throwable e) {
-            // The cause is named in the text: old multi locks wrap it. 3.27 stumbles over an error that a script gets from
-            // the server, and has a cause of its own in its place.
+            // The cause is named in the text: old multi locks wrap it. 3.27 fails with a NullPointerException of its own when a
+            // script gets an error from the server.
             String text = String.valueOf(e);
             boolean notOwner = text.contains("IllegalMonitorStateException");
-            boolean foreign = text.contains("WRONGTYPE") || e.getCause() instanceof NullPointerException;
+            boolean stumbled = VERSION.startsWith("3.27.") && e.getCause() instanceof NullPointerException;
+            boolean foreign = text.contains("WRONGTYPE") || stumbled;
             reply = status(notOwner ? "not_owner" : foreign ? "foreign_kind" : "error");
             reply.put("text", text);
         }
@@ -82,7 +84,7 @@ public final class Driver {
         if (op.equals("hello")) {
             Map<String, Object> reply = status("ok");
             reply.put("language", "java");
-            reply.put("version", Redisson.class.getPackage().getImplementationVersion());
+            reply.put("version", VERSION);
             return reply;
         }
         if (op.equals("open") && request.get("url").startsWith(QUORUM)) {
