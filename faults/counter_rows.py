@@ -11,6 +11,7 @@ from typing import Any
 
 from operations import UNHEARD
 from server_rows import (
+    AWAY,
     OWN,
     TOLD,
     TROUBLES,
@@ -294,7 +295,7 @@ def waits(trouble: Callable[[Cell], None]) -> Perform:
         released = time.monotonic()
         cell.status({"ok"}, "the waiter", waiter)
         took = time.monotonic() - released
-        cell.check(took < SOON + 3, f"the waiter waited {took:.1f} s too long")
+        cell.check(took < SOON + 1 + AWAY, f"the waiter waited {took:.1f} s too long")
         cell.exactly(NUMBER - 1 if cell.counter == PLAIN else 0)
         cell.works()
 

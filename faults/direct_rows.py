@@ -30,8 +30,8 @@ def deleted_there(cell: Cell) -> None:
 
 
 def is_playable(language: str, row: str, operation: str) -> bool:
-    """Event loops wait 100 us for an answer. Behind the proxy hardly one is that quick. A call that goes there
-    only when the call before it went there never comes there."""
+    """Event loops wait 100 us for an answer. Behind the proxy hardly one is that quick. So a call that
+    needs a quick call before it never goes there."""
     following = {"node": ("extend", "release one level"), "asyncio": ("release one level",)}
     return not (row.startswith(WHERE) and operation in following.get(language, ()))
 

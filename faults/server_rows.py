@@ -227,7 +227,7 @@ def waits(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
         released = time.monotonic()
         cell.status({"ok"}, "the waiter", waiter)
         took = time.monotonic() - released
-        cell.check(took < SOON + 3, f"the waiter waited {took:.1f} s for a free lock")
+        cell.check(took < SOON + 1 + AWAY, f"the waiter waited {took:.1f} s for a free lock")
         cell.held_with(1)
         cell.ok("release")
         cell.works()

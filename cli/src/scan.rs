@@ -70,8 +70,8 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     Ok(found)
 }
 
-/// The locks of a quorum that are held, or may be: most of its servers have them, or would with those that cannot be
-/// seen. A lock that fewer have belongs to a caller that waits, or is what is left of a hold. Without a quorum every
+/// The locks of a quorum that are held, or may be: most of its servers have them, or could have them, with the servers that
+/// cannot be reached. A lock that fewer have belongs to a caller that waits, or is what is left of a hold. Without a quorum every
 /// lock that was found is held.
 fn of_most(inspector: &Inspector, found: Vec<Held>) -> Result<Vec<Held>, Failure> {
     let (needed, there) = (inspector.needed(), inspector.nodes().len());
@@ -98,7 +98,7 @@ fn of_most(inspector: &Inspector, found: Vec<Held>) -> Result<Vec<Held>, Failure
 /// The lock of a quorum that these servers have, if `seen` of them are enough. Its owner differs from server to server,
 /// and all its owners belong to one client. With other libraries nobody can tell which owners are one.
 fn whole(parts: Vec<Held>, needed: usize, seen: usize) -> Option<Held> {
-    // The others are where nobody can look.
+    // Servers that cannot be reached may have more parts.
     let more = parts.len() < needed;
     let enough = if more { seen } else { needed };
     let mut by_client: BTreeMap<String, Vec<Held>> = BTreeMap::new();
@@ -107,7 +107,10 @@ fn whole(parts: Vec<Held>, needed: usize, seen: usize) -> Option<Held> {
         let client = client.unwrap_or_default().to_owned();
         by_client.entry(client).or_default().push(held);
     }
-    let one = by_client.iter().find(|(_, parts)| parts.len() >= needed);
+    let is_alone = more && by_client.len() == 1;
+    let one = by_client
+        .iter()
+        .find(|(_, parts)| is_alone || parts.len() >= needed);
     let one = one.map(|(client, _)| client.clone());
     let mut parts: Vec<Held> = match &one {
         Some(client) => by_client.remove(client)?,
@@ -172,7 +175,7 @@ fn at(inspector: &mut Inspector, key: &str) -> Result<Option<Held>, Failure> {
     let held = of_most(inspector, found)?.pop();
     if parts < inspector.needed() && parts + missing >= inspector.needed() {
         let text = format!(
-            "{}: of the servers of the quorum that can be reached {parts} have it, and {missing} cannot be reached; it may be held",
+            "{}: {parts} of the servers of the quorum have it, and {missing} cannot be reached; it may be held",
             shown(key)
         );
         return Err(Failure::new(Exit::Unavailable, text));

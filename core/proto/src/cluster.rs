@@ -24,7 +24,7 @@ pub const MAP: [&str; 2] = ["CLUSTER", "SLOTS"];
 /// The command that shows whether a node has sharded pub/sub. Redisson detects it in the same way.
 pub const SHARDED: [&str; 2] = ["PUBSUB", "SHARDNUMSUB"];
 
-/// Whether a node has sharded pub/sub, by its reply to [`SHARDED`], of which an error has this code.
+/// Whether a node has sharded pub/sub, by its reply to [`SHARDED`]: `Err` has the code of an error.
 /// Only servers before Redis 7 do not know the subcommand.
 pub fn is_sharded(answer: std::result::Result<(), &str>) -> bool {
     matches!(answer, Ok(()) | Err("NOPERM"))
@@ -386,7 +386,7 @@ impl Cluster {
 
     fn note_stale(&mut self, hint: Option<LinkId>) {
         if !self.is_asking() || self.stale.is_none() {
-            self.stale = Some(hint);
+            self.stale = Some(hint.or(self.stale.flatten()));
         }
     }
 
@@ -566,7 +566,8 @@ impl Cluster {
         news: &mut News,
     ) -> bool {
         let mut begun = !heard.redirects.is_empty();
-        // The subscription ends, and no call need go to the slot. So nothing else tells the move.
+        // The subscription ends, and no call need go to the slot. So nothing else tells
+        // this client that the slot has moved.
         if heard.slot_moved {
             self.note_stale(None);
         }

@@ -254,7 +254,7 @@ pub(super) struct Waiting {
     /// When somebody else was last known to have the lock, as far as that concerns the present
     /// waiters.
     pub(super) refused: Option<Moment>,
-    /// Whether Redis keeps the queue of some of these waiters, or of some before them.
+    /// Whether Redis keeps the queue of some of these waiters, or did of waiters that have left.
     pub(super) has_places: bool,
 }
 

@@ -52,6 +52,8 @@ pub(super) struct Waiter {
     pub(super) stands_back: Option<Moment>,
     /// Whether this writer may have noted at the server that it waits.
     pub(super) marked: bool,
+    /// Whether readers of its own client kept this writer out when it last asked.
+    pub(super) behind_own: bool,
 }
 
 /// Whether a waiter asks that need not be the head of its queue: a reader, or one that has a place in
@@ -92,6 +94,7 @@ impl Waiter {
             ahead: Ahead::No,
             stands_back: None,
             marked: false,
+            behind_own: false,
         }
     }
 
@@ -158,6 +161,11 @@ impl Waiter {
     /// Whether it is a writer whose tries leave a mark at the server.
     pub(super) fn marks(&self) -> bool {
         self.form.kind == Kind::Write && !self.once() && self.terms.writer_preference.is_some()
+    }
+
+    /// Whether its next mark is due. A try renews the mark, and a timer causes the next one.
+    pub(super) fn marks_now(&self, now: Moment) -> bool {
+        self.marks() && self.retry.is_none_or(|at| at <= now)
     }
 
     /// The time for the mark of waiting writers, if the next try regards it. Each reader does so for

@@ -100,7 +100,7 @@ pub enum Op {
         replicas: u32,
         /// For a reader: the owner of the write lock under which it reads.
         under: Option<OwnerId>,
-        /// In a queue: its earlier owners before. It takes the place of one of them.
+        /// The earlier owners of its waiter, in a queue. It takes the place of one of them.
         earlier: Vec<OwnerId>,
         /// How many permits a semaphore gets that has none yet. 0: somebody else sets that.
         limit: u32,

@@ -829,7 +829,7 @@ fn a_user_who_may_not_mark_is_told() {
 /// Regression test: the lock was taken, and then the mark could not be removed. The caller got an error, and the
 /// release of what it had left failed at the same command.
 #[test]
-fn what_is_wrong_with_the_mark_takes_no_lock_away() {
+fn a_fault_of_the_mark_takes_no_lock_away() {
     let denied = Live::as_user(&format!("~* &* {COMMANDS}"));
     let mut foreign = Live::new();
     let _: () = foreign.look.set(MARK, "x").unwrap();

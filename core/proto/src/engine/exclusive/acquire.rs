@@ -302,10 +302,11 @@ impl Engine {
         }
         let reads = head.form.kind.reads() && queue.waiters.len() > 1;
         let blocked = is_blocked(&self.holds, queue, Wish::of(head), head.once());
-        // A writer asks while this client reads: its call leaves the mark for which readers of other
-        // clients stand back.
+        // A writer asks now and then while this client reads: its call leaves the mark for which readers
+        // of other clients stand back.
+        let marks = || head.marks_now(self.cx.now) && is_read_only(&self.holds, queue);
         let free = queue.attempt == Attempt::Idle
-            && (!blocked || (head.marks() && is_read_only(&self.holds, queue)))
+            && (!blocked || marks())
             && self.closing.is_none()
             && self.cx.links.is_up(name);
         if !free {
@@ -331,6 +332,7 @@ impl Engine {
             return;
         };
         let op = head.next_try(self.cx.now, self.cx.config.recheck);
+        head.behind_own = blocked;
         let limit = head.limit();
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
@@ -778,6 +780,14 @@ impl Engine {
         waiter.unsettled = None;
         if waiter.once() {
             return self.try_refused(id, name, first);
+        }
+        if waiter.behind_own {
+            // The readers of this client refused it, which tells nothing of others. They may have left
+            // since.
+            let again = waiter.recheck(self.cx.config.recheck);
+            waiter.retry = Some(self.cx.now.after(again));
+            self.names.arm_waiter(&mut self.cx, id);
+            return self.advance(name);
         }
         let announced = std::mem::replace(&mut waiter.announced, true);
         let (stands_back, longest) = (waiter.stands_back, waiter.recheck(self.cx.config.recheck));

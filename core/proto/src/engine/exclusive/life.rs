@@ -79,10 +79,10 @@ impl Engine {
         for task in tasks {
             self.outlive(name, &cell.form(), task);
         }
-        // The server refused the waiters of a semaphore, those of a fair lock, and a writer that leaves its
-        // mark. This end may be what they wait for.
+        // The server refused the waiters of a semaphore and those of a fair lock. This end may be what
+        // they wait for.
         let head = self.names.head(name);
-        if cell.kind.takes_permits() || head.is_some_and(|head| head.queues() || head.marks()) {
+        if cell.kind.takes_permits() || head.is_some_and(Waiter::queues) {
             self.wake_head(name);
         }
         self.advance(name);

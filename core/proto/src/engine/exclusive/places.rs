@@ -239,6 +239,11 @@ impl Engine {
                 break;
             }
         }
+        if woken.is_empty()
+            && let Some(queue) = self.names.queues.get_mut(name)
+        {
+            queue.has_places = false;
+        }
         for id in woken {
             self.ask_for_place(id);
         }

@@ -169,13 +169,11 @@ pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, wish: Wish, once
         .any(|owner| holds.get(owner).is_some_and(&blocks))
 }
 
-/// Whether this client only reads the lock.
+/// Whether this client reads the lock and releases none of its holds.
 pub(super) fn is_read_only(holds: &Slab<Hold>, queue: &WaitQueue) -> bool {
-    let reads = |owner: &OwnerId| {
-        let hold = holds.get(owner);
-        hold.is_some_and(|hold| hold.phase == Phase::Held && hold.cell.kind == Kind::Read)
-    };
-    queue.holds().iter().all(reads)
+    let all = queue.holds().iter().filter_map(|owner| holds.get(owner));
+    all.filter(|hold| hold.blocks(false))
+        .all(|hold| hold.phase == Phase::Held && hold.cell.kind == Kind::Read)
 }
 
 /// Whether an earlier attempt with the token of this form may still free the name: its lock is

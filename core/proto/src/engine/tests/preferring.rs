@@ -70,39 +70,88 @@ fn a_writer_that_waits_marks_and_one_that_tries_does_not() {
     rig.nothing_left();
 }
 
+const PLAIN_READ: Terms = Terms {
+    writer_preference: None,
+    ..READ
+};
+
 /// Regression test: a writer behind a reader of its own client left no mark, so readers of other clients
 /// did not stand back for as long as that one stayed.
 #[test]
-fn a_writer_behind_a_reader_of_its_own_client_marks() {
+fn a_writer_behind_readers_of_its_own_client_marks() {
     let mut rig = Rig::new();
-    let plain = Terms {
-        writer_preference: None,
-        ..READ
-    };
-    let read = rig.hold_with("n", OwnerKey::Once, plain);
-    let (writer, sent) = rig.refused_side(WRITE, secs(30));
+    let [first, second] = [(); 2].map(|()| rig.hold_with("n", OwnerKey::Once, PLAIN_READ));
+    let writer = rig.wants_side(WRITE);
+    let sent = rig.sent();
     assert_eq!(mark_of(&sent), Some(MOST));
+    rig.busy(&sent, secs(30));
+    assert!(rig.subscribed.is_empty(), "it hears of its own client");
     rig.pass(MOST * 6 / 10);
     let again = rig.sent();
     assert_eq!(mark_of(&again), Some(MOST), "it renews the mark");
     rig.busy(&again, secs(30));
-    // The release of the reader lets it ask at once.
-    rig.release(&read);
-    let sent = rig.all_sent();
-    let (tries, releases): (Vec<&Sent>, Vec<&Sent>) = sent
-        .iter()
-        .partition(|sent| matches!(sent.op, Op::Acquire { .. }));
-    rig.reply(releases[0], Reply::Released(0));
-    let tried = match tries[..] {
-        [tried] => tried.clone(),
-        _ => rig.sent(),
-    };
+    // Another reader of this client is left.
+    rig.free(&first);
+    rig.nothing_sent();
+    rig.free(&second);
+    let tried = rig.sent();
     rig.grant(&tried);
     let held = rig.granted(writer);
     rig.free(&held);
     rig.nothing_left();
+}
 
-    let read = rig.hold_with("n", OwnerKey::Once, plain);
+#[test]
+fn a_writer_asks_again_when_readers_of_its_own_client_left_during_its_call() {
+    let mut rig = Rig::new();
+    let read = rig.hold_with("n", OwnerKey::Once, PLAIN_READ);
+    let writer = rig.wants_side(WRITE);
+    let sent = rig.sent();
+    rig.free(&read);
+    rig.nothing_sent();
+    rig.busy(&sent, secs(30));
+    let tried = rig.sent();
+    // Readers of other clients refuse it now.
+    rig.busy(&tried, secs(30));
+    rig.input(Input::Subscribed("n".into()));
+    let again = rig.sent();
+    rig.grant(&again);
+    let held = rig.granted(writer);
+    rig.free(&held);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_writer_asks_when_the_last_reader_of_its_own_client_is_lost() {
+    let mut rig = Rig::new();
+    let _read = rig.hold_with("n", OwnerKey::Once, PLAIN_READ);
+    let _writer = rig.wants_side(WRITE);
+    let sent = rig.sent();
+    rig.busy(&sent, secs(30));
+    rig.pass(LEASE / 3);
+    let sent = rig.all_sent();
+    let (renewals, tries): (Vec<&Sent>, Vec<&Sent>) = sent
+        .iter()
+        .partition(|sent| matches!(sent.op, Op::Renew { .. }));
+    tries.iter().for_each(|tried| rig.busy(tried, secs(30)));
+    let [renewal] = renewals[..] else {
+        panic!("one hold is renewed: {sent:?}");
+    };
+    rig.reply(
+        renewal,
+        Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]),
+    );
+    let sent = rig.all_sent();
+    let tries = sent
+        .iter()
+        .filter(|sent| matches!(sent.op, Op::Acquire { .. }));
+    assert_eq!(tries.count(), 1, "{sent:?}");
+}
+
+#[test]
+fn a_writer_without_the_option_does_not_ask_behind_readers_of_its_own_client() {
+    let mut rig = Rig::new();
+    let read = rig.hold_with("n", OwnerKey::Once, PLAIN_READ);
     let writer = rig.wants_side(Terms {
         writer_preference: None,
         ..WRITE
