@@ -208,7 +208,7 @@ impl Client {
         let (place, manner) = (&self.place, &self.manner);
         let running = self.running.get_or_insert_with(|| {
             let net = Net::new(now, place, manner);
-            let running = Running::start(options, seed, net);
+            let running = Running::start(options, seed, net, self.manner.http);
             running.ring.set_notify(Box::new(notify));
             Box::new(running)
         });
@@ -392,7 +392,7 @@ impl Client {
 }
 
 impl Running {
-    fn start(options: &ClientOptions, seed: u64, net: Net) -> Running {
+    fn start(options: &ClientOptions, seed: u64, net: Net, http: bool) -> Running {
         let counters = Arc::new(Counters::default());
         let least = if options.debug_events {
             Level::Debug
@@ -405,6 +405,11 @@ impl Running {
             outage: options.outage,
             handovers: (options.handover_limit, options.handover_time),
             linger: tuning::CHANNEL_LINGER,
+            least_limit: if http {
+                tuning::HTTP_LIMIT
+            } else {
+                Duration::ZERO
+            },
             renewals: tuning::RENEWALS_IN_FLIGHT,
             seed,
             is_shared: |name, own| Arc::strong_count(name) > own,

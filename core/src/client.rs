@@ -959,6 +959,7 @@ impl Running {
                 outage: options.outage,
                 handovers: (options.handover_limit, options.handover_time),
                 linger: tuning::CHANNEL_LINGER,
+                least_limit: Duration::ZERO,
                 renewals: redlatch_proto::tuning::RENEWALS_IN_FLIGHT,
                 seed,
                 is_shared: |name, own| Arc::strong_count(name) > own,

@@ -27,7 +27,8 @@ const platform = {
   prepareTls: nothing,
   forgetTls: nothing,
   program: { language: 'browser', pid: 0, host: globalThis.location?.hostname ?? '' },
-  url: nothing,
+  // Edge functions have the environment.
+  url: () => globalThis.process?.env?.REDLATCH_URL || undefined,
 }
 
 module.exports = inNode('../native.js') ?? backendOf(compiled, platform)

@@ -50,9 +50,9 @@ function commandsOf(bytes) {
   return commands
 }
 
-// Writes the answer of JSON as one of RESP.
-function writeAnswer(item, pieces) {
-  if (typeof item?.error === 'string') pieces.push(`-${item.error.replace(/[\r\n]+/g, ' ') || 'ERR'}\r\n`)
+// Writes the answer of JSON as one of RESP. `masked` hides the token in a text.
+function writeAnswer(item, pieces, masked) {
+  if (typeof item?.error === 'string') pieces.push(`-${masked(item.error).replace(/[\r\n]+/g, ' ') || 'ERR'}\r\n`)
   else if (item?.result !== undefined) writeValue(item.result, pieces)
   else throw new Error(NO_ANSWER)
 }
@@ -115,10 +115,10 @@ function parsed(text) {
   }
 }
 
-// The words of a server about a failure, fit for one line.
-function saidIn(text) {
+// The words of a server about a failure, fit for one line. The token is hidden before the words are cut.
+function saidIn(text, masked) {
   const said = parsed(text)?.error
-  return typeof said === 'string' && said !== '' ? `: ${said.replace(/\p{Cc}+/gu, ' ').slice(0, MOST_SAID)}` : ''
+  return typeof said === 'string' && said !== '' ? `: ${masked(said).replace(/\p{Cc}+/gu, ' ').slice(0, MOST_SAID)}` : ''
 }
 
 // Why a request was not answered. Where several addresses were tried each has an error of its own.
@@ -135,6 +135,7 @@ function connectByHttp({ tls, host, port }, heard, soon) {
   let wake = nothing
   let asking // aborts the request that is under way
   let ended = false
+  let known = false // whether a request had its answers
 
   function destroy() {
     ended = true
@@ -142,11 +143,17 @@ function connectByHttp({ tls, host, port }, heard, soon) {
     wake()
   }
 
+  // Hides the token, also as URLs and JSON write it.
+  function masked(text) {
+    if (!token) return text
+    const forms = [token, encodeURIComponent(token), JSON.stringify(token).slice(1, -1)]
+    return forms.reduce((rest, form) => rest.replaceAll(form, '***'), text)
+  }
+
   function end(error) {
     if (ended) return
     destroy()
-    const reason = reasonOf(error)
-    heard.closed(token ? reason.replaceAll(token, '***') : reason)
+    heard.closed(masked(reasonOf(error)))
   }
 
   // The first of the commands: so many that the request does not become too large.
@@ -168,6 +175,8 @@ function connectByHttp({ tls, host, port }, heard, soon) {
     const answer = await fetch(place, { method: 'POST', headers, body: JSON.stringify(words), redirect: 'manual', cache: 'no-store', signal })
     if (answer.status === 401) {
       answer.body?.cancel().catch(nothing)
+      // The next connection tells the refusal, before it takes calls.
+      if (known) throw new Error('the token is refused')
       return words.map(() => (token === undefined ? NO_TOKEN : REFUSED))
     }
     if (answer.type === 'opaqueredirect' || (answer.status >= 300 && answer.status < 400)) {
@@ -175,12 +184,13 @@ function connectByHttp({ tls, host, port }, heard, soon) {
       throw new Error('it redirects to another place, which is not followed; write that place into the URL')
     }
     const text = await textOf(answer)
-    if (!answer.ok) throw new Error(`it answers with the status ${answer.status}${saidIn(text)}`)
+    if (!answer.ok) throw new Error(`it answers with the status ${answer.status}${saidIn(text, masked)}`)
     const items = parsed(text)
     if (!Array.isArray(items) || items.length !== words.length) throw new Error(NO_ANSWER)
+    known = true
     return items.map((item) => {
       const pieces = []
-      writeAnswer(item, pieces)
+      writeAnswer(item, pieces, masked)
       return joined(pieces)
     })
   }

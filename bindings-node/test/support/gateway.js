@@ -4,6 +4,7 @@
 const { once } = require('node:events')
 const { createServer } = require('node:http')
 const net = require('node:net')
+const { setTimeout } = require('node:timers/promises')
 
 const TOKEN = 'the/secret+token=='
 
@@ -13,6 +14,7 @@ class Gateway {
   #asking = 0
   asked = [] // the commands of each request
   mostAsking = 0 // how many requests were under way at a time
+  delay = 0 // milliseconds until a request is done
   fault // answers in the place of Redis: it gets the response and the commands, and returns false for what it leaves to Redis
 
   // `port`: that of the server.
@@ -26,7 +28,7 @@ class Gateway {
   // Listens; again at the same port after `stop`.
   async open() {
     this.#connection = await Pipe.open(this.server)
-    this.#http = createServer((request, response) => this.#handle(request, response))
+    this.#http = createServer((request, response) => this.#handle(request, response).catch(() => response.destroy()))
     await once(this.#http.listen(this.port ?? 0, '127.0.0.1'), 'listening')
     this.port = this.#http.address().port
     this.place = `http://127.0.0.1:${this.port}`
@@ -52,6 +54,7 @@ class Gateway {
     if (request.headers.authorization !== `Bearer ${TOKEN}`) return tell(401, { error: 'WRONGPASS invalid or missing auth token' })
     const commands = JSON.parse(Buffer.concat(pieces))
     this.asked.push(commands)
+    if (this.delay > 0) await setTimeout(this.delay)
     if (this.fault !== undefined && this.fault(response, commands) !== false) return undefined
     const encode = request.headers['upstash-encoding'] === 'base64' ? 'base64' : 'utf8'
     const answers = await Promise.all(commands.map((words) => this.#connection.send(words, encode))).catch(() => undefined)

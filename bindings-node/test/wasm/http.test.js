@@ -312,9 +312,39 @@ test('a token that is withdrawn is told to callers', async (t) => {
   await assert.rejects(of.lock(freshName()).acquire(), AuthError)
 })
 
+test('an error that repeats the token does not show it', async () => {
+  for (const form of [TOKEN, encodeURIComponent(TOKEN)]) {
+    gateway.fault = (response, commands) => answers(200, JSON.stringify(commands.map(() => ({ error: `WRONGPASS not ${form}` }))))(response)
+    await refused(AuthError, /WRONGPASS not \*\*\*/)
+  }
+})
+
+test('calls share a command again after a token was refused once', async (t) => {
+  const [mine, of] = await own(t)
+  mine.fault = answers(401, '{"error":"WRONGPASS"}')
+  await assert.rejects(of.lock(freshName()).acquire({ wait: 500 }), AuthError)
+  mine.fault = undefined
+  await (await of.lock(freshName()).acquire()).release()
+  const before = mine.asked.length
+  const holds = await Promise.all(Array.from({ length: 16 }, () => of.lock(freshName()).acquire()))
+  assert.ok(mine.asked.slice(before).flat().length < 8, `${mine.asked.slice(before).flat().length} commands`)
+  await Promise.all(holds.map((hold) => hold.release()))
+})
+
+// Regression test: a call had the time of one on a socket, a tenth of its lease.
+test('a gateway that takes longer than a tenth of the lease', async (t) => {
+  const [mine, of] = await own(t)
+  mine.delay = 1100
+  const hold = await of.lock(freshName(), { watchdogLease: 12_000 }).acquire()
+  await until(() => of.stats().renewed >= 1)
+  assert.equal(hold.isHeld, true)
+  assert.equal(await hold.release(), true)
+})
+
 const REDLATCH_ANSWERS = (results) => (response, commands) => answers(200, JSON.stringify(commands.map(() => results)))(response)
 const WRONG = {
   'the status 500': [answers(500, `{"error":"ERR no\\r\\nluck with ${TOKEN}"}`), /it answers with the status 500: ERR no luck with \*\*\*; is Redis served over HTTP there/],
+  'the token where its words are cut': [answers(403, `{"error":"${'x'.repeat(190)}${TOKEN}"}`), /: x{190}\*\*\*; is Redis/],
   'the status 429': [answers(429, 'slow down'), /it answers with the status 429;/],
   'a redirect': [answers(308, '', { location: 'http://127.0.0.1:1/' }), /it redirects to another place, which is not followed; write that place/],
   'no JSON': [answers(200, '[{"result":'), /the answer is not that of Redis over HTTP/],

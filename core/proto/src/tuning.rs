@@ -22,6 +22,10 @@ pub(crate) const HINT_DELAY: Duration = Duration::from_millis(10);
 /// A waiter tries again this long after the holder's lease should have ended.
 pub(crate) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 
+/// Over HTTP a call has this long to be answered, or a quarter of its lease: a request takes longer than a
+/// command, and may wait for the one before it.
+pub const HTTP_LIMIT: Duration = Duration::from_secs(3);
+
 /// The mark of a writer that waits counts for this long at least: the writer renews it in half of its time.
 pub(crate) const MARK_LEAST: Duration = Duration::from_secs(1);
 

@@ -1606,6 +1606,7 @@ impl Whole {
             outage: Duration::from_secs(5),
             handovers,
             linger,
+            least_limit: Duration::ZERO,
             renewals: redlatch_proto::tuning::RENEWALS_IN_FLIGHT,
             seed: 7,
             is_shared: |name, own| Arc::strong_count(name) > own,

@@ -203,7 +203,7 @@ impl Cleanups {
             return;
         };
         let again_at = alive_until.filter(|at| *at > now);
-        let limit = timing::limit(left.lease);
+        let limit = cx.limit(left.lease);
         // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
         // that lease. In a read-write lock, other owners may keep this one for as long as they stay.
         let layout = left.form.kind.layout();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::interface::{CallId, Config, Done, Inline, Output, RequestId};
 use super::links::{LinkId, Links};
 use super::timers::Timers;
+use super::timing;
 use super::timing::Jitter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Level as EventLevel;
@@ -118,6 +119,21 @@ impl Context {
     /// have the same one.
     pub(super) fn is_outdated(&self, owner: OwnerId) -> bool {
         owner.wrapping_sub(self.first_owner) > self.last_owner.wrapping_sub(self.first_owner)
+    }
+
+    /// How long one copy of a request may stay unanswered.
+    pub(super) fn limit(&self, lease: Duration) -> Duration {
+        timing::limit(lease, self.config.least_limit)
+    }
+
+    /// How long one copy of an acquisition may stay unanswered. If replicas have to acknowledge it, they
+    /// get as much time as the server.
+    pub(super) fn limit_with(&self, replicas: u32, lease: Duration) -> Duration {
+        if replicas == 0 {
+            self.limit(lease)
+        } else {
+            self.limit(lease) * 2
+        }
     }
 
     /// Sends a call. `inline`: a caller may make it itself.

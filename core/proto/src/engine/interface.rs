@@ -406,6 +406,8 @@ pub struct Config {
     /// How long a channel stays subscribed after the last waiter has gone. A caller that had to
     /// wait often waits again.
     pub linger: Duration,
+    /// A call has at least so long to be answered, or a quarter of its lease if that is less.
+    pub least_limit: Duration,
     /// How many full renewal calls may be in flight per server. Smaller calls count by their work.
     pub renewals: usize,
     /// The seed of the jitter.

@@ -494,7 +494,7 @@ impl Names {
             return;
         };
         if waiter.once() && waiter.deadline.is_none() {
-            waiter.deadline = Some(now.after(waiter.limit()));
+            waiter.deadline = Some(now.after(waiter.limit));
             self.arm_waiter(cx, id);
         }
     }

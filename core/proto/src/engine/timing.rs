@@ -63,19 +63,10 @@ pub(super) fn mark(preference: Duration, recheck: Duration) -> Duration {
     preference.min(most).max(tuning::MARK_LEAST)
 }
 
-/// How long one copy of a request may stay unanswered.
-pub(super) fn limit(lease: Duration) -> Duration {
-    (lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
-}
-
-/// How long one copy of an acquisition may stay unanswered. If replicas have to acknowledge it,
-/// they get as much time as the server.
-pub(super) fn limit_with(replicas: u32, lease: Duration) -> Duration {
-    if replicas == 0 {
-        limit(lease)
-    } else {
-        limit(lease) * 2
-    }
+/// How long one copy of a request may stay unanswered. `least`: as `Config::least_limit`.
+pub(super) fn limit(lease: Duration, least: Duration) -> Duration {
+    let usual = (lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1));
+    usual.max(least.min(lease / 4))
 }
 
 /// Pseudo-random numbers (SplitMix64) from a seed that the caller passes in. Used only to spread
@@ -156,9 +147,28 @@ mod tests {
 
     #[test]
     fn limits_stay_within_their_bounds() {
-        assert_eq!(limit(Duration::from_millis(100)), Duration::from_millis(50));
-        assert_eq!(limit(Duration::from_secs(3)), Duration::from_millis(300));
-        assert_eq!(limit(Duration::from_secs(3600)), Duration::from_secs(1));
+        assert_eq!(
+            limit(Duration::from_millis(100), Duration::ZERO),
+            Duration::from_millis(50)
+        );
+        assert_eq!(
+            limit(Duration::from_secs(3), Duration::ZERO),
+            Duration::from_millis(300)
+        );
+        assert_eq!(
+            limit(Duration::from_secs(3600), Duration::ZERO),
+            Duration::from_secs(1)
+        );
+        let least = Duration::from_secs(3);
+        assert_eq!(limit(Duration::from_secs(30), least), least);
+        assert_eq!(
+            limit(Duration::from_secs(2), least),
+            Duration::from_millis(500)
+        );
+        assert_eq!(
+            limit(Duration::from_millis(100), least),
+            Duration::from_millis(50)
+        );
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(super) struct Waiter {
     pub(super) owner: OwnerId,
     pub(super) terms: Terms,
     pub(super) form: Form,
+    /// How long one copy of its request may stay unanswered.
+    pub(super) limit: Duration,
     pub(super) wait: Option<Duration>,
     /// When the wait ends.
     pub(super) deadline: Option<Moment>,
@@ -69,14 +71,22 @@ pub(super) enum Ahead {
 }
 
 impl Waiter {
-    /// A waiter that has not asked yet, and waits without a limit.
-    pub(super) fn new(name: Name, key: OwnerKey, owner: OwnerId, terms: Terms, form: Form) -> Self {
+    /// A waiter that has not asked yet, and waits without a deadline.
+    pub(super) fn new(
+        name: Name,
+        key: OwnerKey,
+        owner: OwnerId,
+        terms: Terms,
+        form: Form,
+        limit: Duration,
+    ) -> Self {
         Waiter {
             name,
             key,
             owner,
             terms,
             form,
+            limit,
             wait: None,
             deadline: None,
             retry: None,
@@ -122,11 +132,6 @@ impl Waiter {
 
     pub(super) fn lease(&self) -> Duration {
         self.terms.first_lease()
-    }
-
-    /// How long one copy of its request may stay unanswered.
-    pub(super) fn limit(&self) -> Duration {
-        timing::limit_with(self.terms.replicas.into(), self.lease())
     }
 
     /// Until when it leaves the lock to other clients. A caller whose wait ends before that tries

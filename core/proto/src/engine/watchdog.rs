@@ -404,7 +404,7 @@ impl Watchdog {
         owners: &[OwnerId],
     ) {
         let (now, up) = (cx.now, cx.links.is_link_up(link));
-        let mut limit = timing::limit(Duration::MAX);
+        let mut limit = cx.limit(Duration::MAX);
         let mut asked = Vec::with_capacity(owners.len());
         let mut renewals = Vec::with_capacity(owners.len());
         let mut alarms = Vec::with_capacity(owners.len());
@@ -430,7 +430,7 @@ impl Watchdog {
                 .capped(watched.unwrap_or(timing::LOOK), now)
                 .max(timing::LOOK);
             hold.plan_renewal(now);
-            limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline()))));
+            limit = limit.min(cx.limit(watched.unwrap_or(now.until(hold.deadline()))));
             let (name, form) = (hold.cell.name.clone(), hold.cell.form());
             renewals.push(Renewal {
                 name,

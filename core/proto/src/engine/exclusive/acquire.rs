@@ -124,6 +124,9 @@ impl Engine {
         }
         waiting.has_places |= queues;
         waiting.channel.is_used();
+        let limit = self
+            .cx
+            .limit_with(terms.replicas.into(), terms.first_lease());
         let stands_back = terms.writer_preference.map(|most| self.cx.now.after(most));
         let waiter = Waiter {
             wait,
@@ -135,7 +138,7 @@ impl Engine {
             under: wish.under,
             // A writer that waited for its own reader would wait for ever.
             stands_back: stands_back.filter(|_| form.kind.reads() && wish.under.is_none()),
-            ..Waiter::new(name.clone(), key, owner, terms, form)
+            ..Waiter::new(name.clone(), key, owner, terms, form, limit)
         };
         self.names.waiters.insert(id, waiter);
         self.names.arm_waiter(&mut self.cx, id);
@@ -170,9 +173,12 @@ impl Engine {
             return self.cx.fail(id, down.on(&name));
         }
         let owner = self.cx.next_owner();
+        let limit = self
+            .cx
+            .limit_with(terms.replicas.into(), terms.first_lease());
         let thief = Waiter {
             wait: Some(Duration::ZERO),
-            ..Waiter::new(name.clone(), OwnerKey::Once, owner, terms, form)
+            ..Waiter::new(name.clone(), OwnerKey::Once, owner, terms, form, limit)
         };
         self.names.waiters.insert(id, thief);
         if self.cx.links.is_up(&name) {
@@ -333,7 +339,7 @@ impl Engine {
         };
         let op = head.next_try(self.cx.now, self.cx.config.recheck);
         head.behind_own = blocked;
-        let limit = head.limit();
+        let limit = head.limit;
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         if reads {
@@ -468,7 +474,7 @@ impl Engine {
         };
         waiter.ahead = Ahead::Asking { again: false };
         let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
-        let limit = waiter.limit();
+        let limit = waiter.limit;
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
     }
@@ -506,7 +512,7 @@ impl Engine {
         let (name, ends) = (waiter.name.clone(), waiter.answered || waiter.once());
         match outcome {
             CallOutcome::Unanswered => {
-                let expires = timing::copy_expires(sent, waiter.limit());
+                let expires = timing::copy_expires(sent, waiter.limit);
                 if ends {
                     waiter.unsettled = Some(expires);
                     let error = self.cx.links.error(&name).unwrap_or_else(unanswered);
@@ -731,7 +737,7 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let expires = timing::copy_expires(sent, waiter.limit());
+        let expires = timing::copy_expires(sent, waiter.limit);
         waiter.unsettled = Some(expires);
         if waiter.answered {
             return self.remove_waiter(id, false);

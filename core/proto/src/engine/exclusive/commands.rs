@@ -323,7 +323,7 @@ impl Engine {
         };
         let time = asked(&op).unwrap_or_else(|| self.cx.now.until(hold.deadline()));
         hold.asked_for(time);
-        let limit = timing::limit_with(op.replicas(), time);
+        let limit = self.cx.limit_with(op.replicas(), time);
         hold.work.command = Some(Command {
             task,
             passed,

@@ -325,7 +325,7 @@ impl Engine {
             waiter.lease(),
             waiter.answered,
         );
-        let expires = timing::copy_expires(sent, waiter.limit());
+        let expires = timing::copy_expires(sent, waiter.limit);
         let owner = if unsure {
             std::mem::replace(&mut waiter.owner, fresh)
         } else {

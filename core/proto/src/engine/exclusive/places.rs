@@ -58,7 +58,7 @@ impl Engine {
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
         let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
-        let limit = waiter.limit();
+        let limit = waiter.limit;
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         if let (Some(owner), Some(waiter)) = (left, self.names.waiters.get(&id)) {
@@ -117,7 +117,7 @@ impl Engine {
         let again = asked == Ahead::Asking { again: true };
         match outcome {
             CallOutcome::Unanswered => {
-                let expires = timing::copy_expires(sent, waiter.limit());
+                let expires = timing::copy_expires(sent, waiter.limit);
                 waiter.unsettled = Some(expires);
                 if waiter.answered {
                     return self.remove_waiter(id, false);

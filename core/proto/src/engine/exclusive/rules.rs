@@ -112,7 +112,7 @@ pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error 
     }
     // A connection or an answer that is not late yet says nothing about the server.
     let late = |head: &Waiter| {
-        head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit())
+        head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit)
     };
     if let Some(error) = head.and_then(|head| head.error.clone()) {
         return error;

@@ -246,6 +246,7 @@ impl Rig {
             outage: OUTAGE,
             handovers: (HANDOVERS, RUN),
             linger: ms(0),
+            least_limit: Duration::ZERO,
             renewals: tuning::RENEWALS_IN_FLIGHT,
             seed: 1,
             is_shared: |name, own| Arc::strong_count(name) > own,

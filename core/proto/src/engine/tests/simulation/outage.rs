@@ -164,6 +164,7 @@ impl Outage {
             outage: Duration::from_secs(10),
             handovers: (3, Duration::from_millis(100)),
             linger: Duration::ZERO,
+            least_limit: Duration::ZERO,
             renewals: tuning::RENEWALS_IN_FLIGHT,
             seed: 1,
             is_shared: |name, own| Arc::strong_count(name) > own,

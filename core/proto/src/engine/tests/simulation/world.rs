@@ -689,6 +689,7 @@ impl World {
             outage: OUTAGE,
             handovers,
             linger,
+            least_limit: Duration::ZERO,
             renewals,
             seed: random.next(),
             is_shared: |name, own| Arc::strong_count(name) > own,
@@ -2428,7 +2429,10 @@ impl World {
             .filter(|(_, hold)| kind_of(&hold.cell.name) != Kind::Adaptive);
         let end = |hold: &Hold| {
             // A call that waits for replicas has twice the time.
-            let (longest, limit) = (hold.longest(), timing::limit(hold.longest()) * 2);
+            let (longest, limit) = (
+                hold.longest(),
+                timing::limit(hold.longest(), Duration::ZERO) * 2,
+            );
             let (others, margin) = match topic_of(&hold.cell.name) {
                 Topic::Lock | Topic::Place(_) => (0, 0),
                 Topic::ReadWrite => (DEAD_READERS, 0),
