@@ -434,8 +434,13 @@ impl InlineConnection {
             return Ok(None);
         }
         // Most replies are a number, and most others an array of numbers.
-        if let Some(value) = numbers(answer) {
-            return Ok(Some(value));
+        if let [b':', digits @ .., b'\r', b'\n'] = answer
+            && let Some(number) = natural(digits)
+        {
+            return Ok(Some(Value::Int(number)));
+        }
+        if let Some(array) = numbers(answer) {
+            return Ok(Some(array));
         }
         match redis::parse_redis_value(answer) {
             Ok(value) => Ok(Some(replies::value(value))),
@@ -463,22 +468,17 @@ impl InlineConnection {
     }
 }
 
-/// The reply, if it is one number or an array of numbers without a sign, and all of it is there.
+/// The reply, if it is an array of numbers without a sign, and all of it is there.
 fn numbers(answer: &[u8]) -> Option<Value> {
     let (first, mut rest) = line(answer)?;
-    let value = match first {
-        [b':', digits @ ..] => Value::Int(natural(digits)?),
-        [b'*', digits @ ..] => {
-            let number = |_| {
-                let (number, after) = line(rest)?;
-                rest = after;
-                Some(Value::Int(natural(number.strip_prefix(b":")?)?))
-            };
-            Value::Array((0..natural(digits)?).map(number).collect::<Option<_>>()?)
-        }
-        _ => return None,
+    let number = |_| {
+        let (number, after) = line(rest)?;
+        rest = after;
+        Some(Value::Int(natural(number.strip_prefix(b":")?)?))
     };
-    rest.is_empty().then_some(value)
+    let all = 0..natural(first.strip_prefix(b"*")?)?;
+    let array = Value::Array(all.map(number).collect::<Option<_>>()?);
+    rest.is_empty().then_some(array)
 }
 
 /// The first line, without its end, and what follows.
@@ -696,7 +696,6 @@ mod tests {
                 all.iter().map(|one| Value::Int(*one)).collect(),
             ))
         };
-        assert_eq!(numbers(b":17\r\n"), Some(Value::Int(17)));
         assert_eq!(numbers(b"*0\r\n"), array(&[]));
         assert_eq!(numbers(b"*2\r\n:1\r\n:23\r\n"), array(&[1, 23]));
         for other in [
