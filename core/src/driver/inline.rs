@@ -490,18 +490,18 @@ fn line(text: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Parses a number that has at least one digit and no sign.
 fn natural(digits: &[u8]) -> Option<i64> {
-    let add = |number: i64, digit: &u8| {
-        let digit = digit.wrapping_sub(b'0');
-        number
-            .checked_mul(10)?
-            .checked_add(i64::from(digit))
-            .filter(|_| digit < 10)
-    };
     if digits.is_empty() {
-        None
-    } else {
-        digits.iter().try_fold(0, add)
+        return None;
     }
+    let mut number: i64 = 0;
+    for digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(digit.into())?;
+    }
+    Some(number)
 }
 
 /// Decides whether the server answers so soon that a caller with others to serve should wait for
