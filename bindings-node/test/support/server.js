@@ -115,22 +115,27 @@ class LentServer {
   }
 }
 
+// What an answer fails with whose connection ends.
+const GONE = 'connection closed'
+
 // Just enough of the protocol to send commands and read answers.
 class Connection {
-  // `place`: a port on 127.0.0.1, or the path of a Unix socket.
-  static async open(place) {
+  // `place`: a port on 127.0.0.1, or the path of a Unix socket. `decode` makes a value of the bytes of a string.
+  static async open(place, decode = (bytes) => bytes.toString('utf8')) {
     const socket = typeof place === 'number' ? net.connect(place, '127.0.0.1') : net.connect(place)
     await once(socket, 'connect')
-    return new Connection(socket)
+    return new Connection(socket, decode)
   }
 
   #rest = Buffer.alloc(0)
   #waiting = []
+  #decode
 
-  constructor(socket) {
+  constructor(socket, decode) {
     this.socket = socket
+    this.#decode = decode
     socket.on('data', (data) => this.#read(data))
-    socket.on('close', () => this.#waiting.splice(0).forEach(({ reject }) => reject(new Error('connection closed'))))
+    socket.on('close', () => this.#waiting.splice(0).forEach(({ reject }) => reject(new Error(GONE))))
     socket.on('error', () => {})
   }
 
@@ -147,7 +152,7 @@ class Connection {
   #read(data) {
     this.#rest = Buffer.concat([this.#rest, data])
     for (;;) {
-      const parsed = parse(this.#rest, 0)
+      const parsed = parse(this.#rest, 0, this.#decode)
       if (parsed === undefined) return
       this.#rest = this.#rest.subarray(parsed.end)
       const waiting = this.#waiting.shift()
@@ -157,14 +162,14 @@ class Connection {
   }
 }
 
-function parse(bytes, start) {
+function parse(bytes, start, decode) {
   const line = bytes.indexOf('\r\n', start)
   if (line < 0) return undefined
   const text = bytes.toString('utf8', start + 1, line)
   const end = line + 2
   switch (bytes.toString('latin1', start, start + 1)) {
     case '+':
-      return { value: text, end }
+      return { value: text === 'OK' ? text : decode(bytes.subarray(start + 1, line)), end }
     case '-':
       return { value: new Error(text), end }
     case ':':
@@ -173,13 +178,13 @@ function parse(bytes, start) {
       const size = Number(text)
       if (size < 0) return { value: null, end }
       if (bytes.length < end + size + 2) return undefined
-      return { value: bytes.toString('utf8', end, end + size), end: end + size + 2 }
+      return { value: decode(bytes.subarray(end, end + size)), end: end + size + 2 }
     }
     default: {
       const value = []
       let at = end
       for (let count = Number(text); count > 0; count -= 1) {
-        const item = parse(bytes, at)
+        const item = parse(bytes, at, decode)
         if (item === undefined) return undefined
         value.push(item.value)
         at = item.end
@@ -213,4 +218,4 @@ class Silent {
   }
 }
 
-module.exports = { Connection, Server, Silent, freePort }
+module.exports = { Connection, GONE, Server, Silent, freePort }
