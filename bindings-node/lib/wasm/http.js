@@ -168,10 +168,10 @@ function connectByHttp({ tls, host, port }, heard, soon) {
     if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) throw new Error('the token has characters that no header of HTTP takes; check it in the URL')
     const headers = { 'Content-Type': 'application/json', 'Upstash-Encoding': 'base64' }
     if (token !== undefined) headers.Authorization = `Bearer ${token}`
-    // A redirect would carry the token to another place, and a cache would tell of a lock that was.
-    // One for each request: a signal keeps what has listened to it.
+    // Each request has a signal of its own: a signal keeps all that has listened to it.
     asking = new AbortController()
     const { signal } = asking
+    // A redirect would carry the token to another place, and a cache would tell of a lock that was.
     const answer = await fetch(place, { method: 'POST', headers, body: JSON.stringify(words), redirect: 'manual', cache: 'no-store', signal })
     if (answer.status === 401) {
       answer.body?.cancel().catch(nothing)
