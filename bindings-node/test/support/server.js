@@ -115,7 +115,7 @@ class LentServer {
   }
 }
 
-// What an answer fails with whose connection ends.
+// The error of an answer whose connection ends.
 const GONE = 'connection closed'
 
 // Just enough of the protocol to send commands and read answers.
