@@ -1,6 +1,6 @@
 'use strict'
 // Loads the native part: in a checkout the file beside package.json, else the package of the platform. Where none fits, the
-// WebAssembly part takes its place: it has the same functions. REDLATCH_WASM=1 takes it anyway, 0 never.
+// WebAssembly part takes its place: it has the same functions. REDLATCH_WASM=1 takes it anyway, `thread` on a thread, 0 never.
 
 const { existsSync } = require('node:fs')
 const { createRequire } = require('node:module')
@@ -53,7 +53,7 @@ function problem(name, cause) {
 }
 
 function loadOrInstead() {
-  if (process.env.REDLATCH_WASM === '1') return require('./wasm/file.js')
+  if (['1', 'thread'].includes(process.env.REDLATCH_WASM)) return require('./wasm/file.js')
   try {
     return load()
   } catch (error) {
@@ -64,7 +64,8 @@ function loadOrInstead() {
     } catch {
       throw error // a package without the module, or a runtime without WebAssembly
     }
-    const text = `${error.message} The WebAssembly part is used: a blocked event loop renews no lock. See docs/wasm.md.`
+    const difference = 'The WebAssembly part is used: a blocked event loop renews no lock, unless REDLATCH_WASM=thread gives it a thread.'
+    const text = `${error.message} ${difference} See docs/wasm.md.`
     process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_WASM' })
     return instead
   }

@@ -315,6 +315,22 @@ def phases() -> list[Phase]:
         files = [f"bindings-node/test/{name}.test.js" for name in names]
         return [(["env", "REDLATCH_WASM=1", *variables, "node", "--test", *files], node)]
 
+    # The thread passes calls on: all methods, losses, aborts, and the end of the program.
+    threaded = [
+        "wasm/thread",
+        "lock",
+        "abort",
+        "contexts",
+        "counters",
+        "events",
+        "exit",
+        "loss",
+        "multi_lock",
+        "process",
+        "semaphore",
+        "workers",
+    ]
+
     def on_runtimes(names: list[str]) -> list[tuple[list[str], Parser]]:
         files = [f"./test/{name}.test.js" for name in names]
         there = ["env", "-C", "bindings-node"]  # Deno asks the package.json there how a file is written
@@ -366,6 +382,7 @@ def phases() -> list[Phase]:
                     ["lock", "abort", "events", "input", "multi_lock", "rw_lock", "semaphore"],
                     "REDLATCH_HTTP=1",
                 ),
+                *on_wasm(threaded, "REDLATCH_WASM=thread"),
                 (
                     [
                         "scripts/on-version",
@@ -882,7 +899,7 @@ def main() -> int:
     if any(phase.name == "versions" for phase in played):
         say_exempt(["bun", "deno"])
     if any(phase.name == "wasm" for phase in played):
-        say_exempt(["wasm", "http"])
+        say_exempt(["wasm", "loop", "http"])
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
     rows.append(

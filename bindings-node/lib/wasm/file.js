@@ -6,6 +6,7 @@ const { readFileSync } = require('node:fs')
 const { join } = require('node:path')
 const { backendOf } = require('./host.js')
 const { platform } = require('./node.js')
+const { threadOf } = require('./thread.js')
 
 // Sockets, streams and timers are made in no context of the program: what they bring concerns all of it.
 const snapshot = AsyncLocalStorage.snapshot()
@@ -13,7 +14,7 @@ const outside = (make) => (...given) => snapshot(make, ...given)
 
 const module_ = new WebAssembly.Module(readFileSync(join(__dirname, '../../redlatch.wasm')))
 const { timer, afterSockets, connect, connectBy, soon } = platform
-module.exports = backendOf(module_, {
+const backend = backendOf(module_, {
   ...platform,
   timer: outside(timer),
   afterSockets: outside(afterSockets),
@@ -21,3 +22,4 @@ module.exports = backendOf(module_, {
   connectBy: outside(connectBy),
   soon: outside(soon),
 })
+module.exports = process.env.REDLATCH_WASM === 'thread' ? threadOf(module_, backend) : backend

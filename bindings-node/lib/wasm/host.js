@@ -315,13 +315,8 @@ function backendOf(module, platform) {
   const internal = kindOf('internal')
   const refused = (message) => ({ kind: kindOf('invalid_argument'), message, listsOptions: false })
 
-  // A handle that is garbage-collected is forgotten by the module.
-  const collected = new FinalizationRegistry(({ border, instance, drop, id }) => {
-    border.forget(id)
-    if (drop === 'redlatch_drop_client') instance.call(drop, id, instance.now())
-    else instance.call(drop, id)
-    instance.flushSoon()
-  })
+  // Drops from the module all that a garbage-collected object had there.
+  const collected = new FinalizationRegistry((drop) => drop())
 
   class Border {
     #drain
@@ -545,14 +540,24 @@ function backendOf(module, platform) {
       // The host is told of no signal that the program does not handle.
     }
 
-    // The program ends, and nothing can be waited for: what is held is released by what is written now.
-    end() {
+    // Closes each client within its limit for the end of the program. Returns the numbers of these calls.
+    closeAll() {
+      const calls = []
       for (const [client, { instance, limit }] of this.#limits) {
         if (limit === 0 || instance.isDead) continue
+        const id = this.nextId()
         instance.given.value(limit)
-        instance.call('redlatch_close', this.nextId(), client, instance.now())
-        instance.call('redlatch_end', instance.now())
+        instance.call('redlatch_close', id, client, instance.now())
+        instance.flushSoon()
+        calls.push(id)
       }
+      return calls
+    }
+
+    // The program ends, and nothing can be waited for: what is held is released by what is written now.
+    end() {
+      this.closeAll()
+      for (const { instance } of this.#limits.values()) if (!instance.isDead) instance.call('redlatch_end', instance.now())
     }
   }
 
@@ -573,12 +578,18 @@ function backendOf(module, platform) {
     #border
     #instance
     id
+    drop
 
     constructor(border, instance, id) {
       this.#border = border
       this.#instance = instance
       this.id = id
-      collected.register(this, { border, instance, drop: 'redlatch_drop_client', id })
+      this.drop = () => {
+        border.forget(id)
+        instance.call('redlatch_drop_client', id, instance.now())
+        instance.flushSoon()
+      }
+      collected.register(this, this.drop)
     }
 
     ready() {
@@ -640,6 +651,10 @@ function backendOf(module, platform) {
       this.#instance = instance
       this.#client = client
       this.#name = name
+    }
+
+    drop() {
+      // The module has nothing of it.
     }
 
     // The arguments of a call: the name, what is written behind it, and how long to wait if that is limited. `giveBack` is for
@@ -711,6 +726,7 @@ function backendOf(module, platform) {
     #instance
     id
     client // as long as there are locks there is their client
+    drop
     #parts
 
     constructor(border, instance, id, client, parts = []) {
@@ -719,7 +735,11 @@ function backendOf(module, platform) {
       this.id = id
       this.client = client
       this.#parts = parts
-      collected.register(this, { border, instance, drop: 'redlatch_drop_locks', id })
+      this.drop = () => {
+        instance.call('redlatch_drop_locks', id)
+        instance.flushSoon()
+      }
+      collected.register(this, this.drop)
     }
 
     parts() {

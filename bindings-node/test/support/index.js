@@ -17,11 +17,13 @@ const { after, before } = nodeTest
 const PACKAGE = join(__dirname, '../..')
 const LIMIT = 180_000
 const runtime = ['bun', 'deno'].find((name) => process.versions[name] !== undefined) ?? 'node'
-const WASM = process.env.REDLATCH_WASM === '1'
+const THREAD = process.env.REDLATCH_WASM === 'thread' // the WebAssembly part on a thread of its own
+const WASM = THREAD || process.env.REDLATCH_WASM === '1'
 const HTTP = process.env.REDLATCH_HTTP === '1' // the suite before a gateway
 
-// Other runtimes, the WebAssembly part, and that over HTTP leave out the tests that exempt.json names; the runner says which.
-const left = { ...exempt[runtime], ...(WASM && exempt.wasm), ...(HTTP && exempt.http) }
+// Other runtimes, the WebAssembly part, that part on the event loop, and that over HTTP leave out the tests that exempt.json names;
+// the runner says which.
+const left = { ...exempt[runtime], ...(WASM && exempt.wasm), ...(WASM && !THREAD && exempt.loop), ...(HTTP && exempt.http) }
 const test = (name, ...rest) => {
   if (left[name] !== undefined) return undefined
   const body = rest.pop()
@@ -112,4 +114,4 @@ function runNode(args, env = {}) {
   })
 }
 
-module.exports = { PACKAGE, WASM, WINDOWS, Connection, Server, aborted, collector, freshName, run, runNode, shared, test, until }
+module.exports = { PACKAGE, THREAD, WASM, WINDOWS, Connection, Server, aborted, collector, freshName, run, runNode, shared, test, until }
