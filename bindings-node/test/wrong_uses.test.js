@@ -10,8 +10,8 @@ const { PACKAGE, WASM, aborted, shared, test } = require('./support/index.js')
 const context = shared()
 const file = join(PACKAGE, '../conformance/wrong_uses.json')
 
-// The table has the texts of the native part. The WebAssembly part speaks with one server, knows HTTP, and has Node.js read files.
-const left = WASM ? /the URL of something else|no Sentinel|no cluster|quorum|a certificate that is not there/ : /^$/
+// The table has the texts of the native part. The WebAssembly part knows HTTP, and has Node.js read files.
+const left = WASM ? /the URL of something else|a certificate that is not there/ : /^$/
 
 test('every wrong use is told what is wrong and what to do', { skip: !existsSync(file) && 'the table is in the checkout only' }, async () => {
   const { client, redis, url } = context
@@ -32,7 +32,7 @@ test('every wrong use is told what is wrong and what to do', { skip: !existsSync
   await latch.trySetCount(1)
   const nowhere = 'redis://127.0.0.1:1' // below the ports that systems give to programs
   // Nobody connects to these servers.
-  const quorum = WASM ? undefined : new Client('redis+quorum://a,b,c')
+  const quorum = new Client('redis+quorum://a,b,c')
   const given = { Client, client, quorum, url, server, closed, lost, released, held, sides, latch, lock: client.lock('n'), nowhere }
   const rows = JSON.parse(readFileSync(file, 'utf8'))
   const wrong = []

@@ -128,7 +128,7 @@ calls! {
     /// Asks how many permits a semaphore has, and may set it first.
     redlatch_permits(id, family, now) => |module, given| module.permits(moment(now), id as Id, family as Id, given);
     /// Checks the name of a counter: a plain semaphore or a latch.
-    redlatch_counter_name() => |module, given| Module::counter_name(given);
+    redlatch_counter_name(client) => |module, given| module.counter_name(client as Id, given);
     /// Takes permits of a plain semaphore.
     redlatch_take(id, client, now) => |module, given| module.take_permits(moment(now), id as Id, client as Id, given);
     /// Waits until a latch is at 0.

@@ -9,7 +9,7 @@ use redlatch_proto::connecting::Doubt;
 use redlatch_proto::error::Error;
 use redlatch_proto::url::{At, Host, Login};
 use redlatch_proto::value::{ServerError, Value};
-use redlatch_proto::{cluster, connecting, sentinel, wire};
+use redlatch_proto::{cluster, connecting, quorum, sentinel, wire};
 
 use crate::io::{Arrival, ConnId, Io};
 use crate::options::{ClusterPubsub, Protocol};
@@ -25,6 +25,8 @@ pub(crate) struct Manner {
     /// The limit for one attempt, set-up included.
     pub(crate) timeout: Duration,
     pub(crate) keep_alive: Duration,
+    /// A server that runs for less is not used, as it may have lost its locks.
+    pub(crate) least_uptime: Duration,
     pub(crate) protocol: Protocol,
     pub(crate) tracking: bool,
     pub(crate) pubsub: ClusterPubsub,
@@ -132,6 +134,8 @@ enum Step {
     Track,
     Memory,
     Time,
+    /// How long it runs.
+    Uptime,
     /// The command that only connections of this purpose send.
     Own,
 }
@@ -253,6 +257,9 @@ impl Attempt {
         }
         add(Step::Memory, &["INFO", "memory"]);
         add(Step::Time, &["TIME"]);
+        if !manner.least_uptime.is_zero() {
+            add(Step::Uptime, &quorum::INFO);
+        }
         match self.purpose {
             Purpose::Primary => add(Step::Own, &["ROLE"]),
             Purpose::Node => add(Step::Own, &cluster::SHARDED),
@@ -296,7 +303,9 @@ impl Attempt {
                 Step::Own if self.purpose == Purpose::Node => {
                     self.sharded = cluster::is_sharded(Err(error.code()));
                 }
-                Step::Auth | Step::Select | Step::Time | Step::Own => return Err(refused()),
+                Step::Auth | Step::Select | Step::Time | Step::Uptime | Step::Own => {
+                    return Err(refused());
+                }
                 Step::Name if turned_away() => return Err(refused()),
                 Step::Track => self.untracked = Some(refused().message().to_owned()),
                 Step::Name | Step::Memory => {}
@@ -315,6 +324,14 @@ impl Attempt {
                 let told = time(&value);
                 let useless = || self.server.garbled("it does not tell its time");
                 self.time = Some(told.ok_or_else(useless)?);
+            }
+            (Step::Uptime, value) => {
+                let info = match &value {
+                    Value::BulkString(text) => String::from_utf8_lossy(text),
+                    _ => "".into(),
+                };
+                let Server { at, manner, .. } = &*self.server;
+                quorum::check_uptime(&at.to_string(), &info, manner.least_uptime)?;
             }
             (Step::Own, value) => match self.purpose {
                 Purpose::Primary => sentinel::check_role(&self.server.shown(), &value)?,

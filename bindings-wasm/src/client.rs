@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch_proto::engine::{Config, Done, Engine, Input, LevelId, Output, Request, RequestId};
+use redlatch_proto::engine::{
+    Config, Done, Engine, Input, LevelId, Output, Part, Request, RequestId, Terms,
+};
 use redlatch_proto::error::{Error, Result, Thing};
 use redlatch_proto::event::{Counters, Event, Level, Ring};
 use redlatch_proto::hold::HoldCell;
@@ -13,9 +15,10 @@ use redlatch_proto::maps::Map;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
+use redlatch_proto::quorum::{self, Members};
 use redlatch_proto::tuning;
-use redlatch_proto::url::{Place, Topology};
-use redlatch_proto::wire::{Name, Process, names};
+use redlatch_proto::url::{At, Host, Place, Topology};
+use redlatch_proto::wire::{Kind, Name, Process, names};
 
 use crate::attempt::Manner;
 use crate::io::{Arrival, ConnId, Io};
@@ -51,6 +54,8 @@ pub(crate) struct Client {
     pub(crate) options: ClientOptions,
     pub(crate) locks: Rc<LockOptions>,
     place: Place,
+    /// The servers of a quorum.
+    quorum: Option<Members>,
     manner: Rc<Manner>,
     seed: u64,
     pub(crate) running: Option<Box<Running>>,
@@ -104,12 +109,14 @@ impl Client {
         options.validate()?;
         locks.validate()?;
         options.check_tls(place.tls)?;
-        if let Topology::Quorum { .. } = place.topology {
-            return Err(Error::invalid(
-                "the WebAssembly part of redlatch has no quorums so far; give it one server, Sentinel or a \
-                 cluster, or use the native part",
-            ));
-        }
+        let quorum = match &place.topology {
+            Topology::Quorum { hosts } => {
+                locks.validate_for_quorum()?;
+                let shown = |host: &Host| At::Tcp(host.clone()).to_string();
+                Some(Members::new(hosts.iter().map(shown)))
+            }
+            _ => None,
+        };
         let protocol = match options.protocol {
             Protocol::Resp3 if place.http => {
                 return Err(Error::invalid(
@@ -139,6 +146,10 @@ impl Client {
             http: place.http,
             timeout: options.connect_timeout,
             keep_alive: options.keep_alive,
+            least_uptime: match quorum {
+                Some(_) => options.restart_delay,
+                None => Duration::ZERO,
+            },
             protocol,
             tracking: options.tracking,
             pubsub: options.cluster_pubsub,
@@ -150,6 +161,7 @@ impl Client {
             options,
             locks: Rc::new(locks),
             place,
+            quorum,
             manner,
             seed: random[2],
             running: None,
@@ -167,6 +179,52 @@ impl Client {
         Err(Error::invalid(
             "replicas is given, and HTTP tells nothing of them; leave it out",
         ))
+    }
+
+    /// Checks what a quorum has not.
+    pub(crate) fn check_for_quorum(&self, options: &LockOptions) -> Result<()> {
+        match self.quorum {
+            None => Ok(()),
+            Some(_) => options.validate_for_quorum(),
+        }
+    }
+
+    /// Refuses what only a client of one set of data has.
+    pub(crate) fn refuse_quorum(&self, what: &str) -> Result<()> {
+        match self.quorum {
+            None => Ok(()),
+            Some(_) => Err(quorum::has_no(what)),
+        }
+    }
+
+    /// Refuses a token where it would stand for one key of several.
+    pub(crate) fn refuse_token(&self) -> Result<()> {
+        match self.quorum {
+            None => Ok(()),
+            Some(_) => Err(quorum::takes_no_token()),
+        }
+    }
+
+    /// Refuses a lease that a server of a quorum may have forgotten when it has a vote again.
+    pub(crate) fn check_lease(&self, lease: Duration) -> Result<()> {
+        match self.quorum {
+            None => Ok(()),
+            Some(_) => quorum::check_lease(lease, self.options.restart_delay),
+        }
+    }
+
+    /// How the holds of a lock are found: a lock of a quorum has one of its own kind on each server.
+    pub(crate) fn wire_kind(&self, options: &LockOptions) -> Kind {
+        match self.quorum {
+            None => options.wire_kind(),
+            Some(_) => Kind::Quorum,
+        }
+    }
+
+    /// The locks that a lock of a quorum is made of, and how many of them make it held.
+    pub(crate) fn needed_parts(&self, name: &Name, terms: Terms) -> Option<(Arc<[Part]>, usize)> {
+        let servers = self.quorum.as_ref()?;
+        Some(servers.parts(name, terms))
     }
 
     /// The part of its owners' names that is the client's.
@@ -208,7 +266,11 @@ impl Client {
         let (place, manner) = (&self.place, &self.manner);
         let running = self.running.get_or_insert_with(|| {
             let net = Net::new(now, place, manner);
-            let running = Running::start(options, seed, net, self.manner.http);
+            let first = net.first();
+            let mut running = Running::start(options, seed, net, self.manner.http);
+            if let Some(input) = first {
+                running.tell(now, input);
+            }
             running.ring.set_notify(Box::new(notify));
             Box::new(running)
         });

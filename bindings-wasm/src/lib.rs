@@ -16,6 +16,7 @@ mod link;
 mod module;
 mod net;
 mod one;
+mod quorum;
 mod resp;
 mod subscriptions;
 

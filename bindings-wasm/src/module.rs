@@ -399,7 +399,7 @@ impl Module {
 
     pub(crate) fn family(&mut self, id: Id, client: Id, mut given: Arguments<'_>) -> Result<()> {
         let spelling = self.spells();
-        let known = self.clients.get(&client).ok_or_else(unknown)?;
+        let known = self.client(client)?;
         let name = given.text()?;
         let options = if given.0.is_empty() {
             known.locks.clone()
@@ -408,6 +408,7 @@ impl Module {
             given.each_option(|name, value| options.set_spelled(spelling, name, value))?;
             options.validate()?;
             options.validate_kind(&known.locks)?;
+            known.check_for_quorum(&options)?;
             Rc::new(options)
         };
         known.check_replicas(&options)?;
@@ -424,6 +425,7 @@ impl Module {
 
     /// The multi lock of these locks. Its own answer: the names in their order.
     pub(crate) fn multi(&mut self, id: Id, client: Id, mut given: Arguments<'_>) -> Result<()> {
+        self.client(client)?.refuse_quorum("multi lock")?;
         let mut parts = Vec::new();
         while !given.0.is_empty() {
             let (family, name) = (given.number()? as Id, given.text()?);
@@ -455,6 +457,10 @@ impl Module {
 
     pub(crate) fn drop_family(&mut self, id: Id) {
         self.families.remove(&id);
+    }
+
+    fn client(&self, id: Id) -> Result<&Client> {
+        self.clients.get(&id).ok_or_else(unknown)
     }
 
     fn lock(&self, family: Id, name: &str) -> Result<(Id, Rc<LockOptions>, Name)> {
@@ -491,13 +497,35 @@ impl Module {
         let name = given.text()?;
         let acquire = self.acquire_options(&mut given)?.key(key);
         let (client, options, name) = self.lock(family, name)?;
-        if let Err(error) = acquire.validate_for(&options) {
+        let (wait, terms) = (acquire.wait, options.terms(&acquire));
+        let known = self.client(client)?;
+        // The token comes first: the next check advises the kind simple, and the lock of a quorum takes no
+        // token of any kind.
+        let checked = match acquire.token {
+            Some(_) => known.refuse_token(),
+            None => Ok(()),
+        };
+        let checked = checked
+            .and_then(|()| acquire.validate_for(&options))
+            .and_then(|()| known.check_lease(terms.lease.duration()));
+        if let Err(error) = checked {
             self.fail(id, error.on(&name).of(options.kind.thing()));
             return Ok(());
         }
-        let (wait, terms) = (acquire.wait, options.terms(&acquire));
         let multi = self.families.get(&family).and_then(|own| own.multi.clone());
-        let request = match multi {
+        let part = |(name, options): &(Name, Rc<LockOptions>)| Part {
+            name: name.clone(),
+            terms: options.terms(&acquire),
+        };
+        let needed_parts = match multi {
+            Some(multi) => Some((multi.parts.iter().map(part).collect(), multi.parts.len())),
+            None => known.needed_parts(&name, terms),
+        };
+        let terms = Terms {
+            kind: known.wire_kind(&options),
+            ..terms
+        };
+        let request = match needed_parts {
             None => Request::Acquire {
                 name,
                 key,
@@ -505,20 +533,14 @@ impl Module {
                 terms,
                 token: acquire.token,
             },
-            Some(multi) => {
-                let part = |(name, options): &(Name, Rc<LockOptions>)| Part {
-                    name: name.clone(),
-                    terms: options.terms(&acquire),
-                };
-                Request::AcquireAll {
-                    name,
-                    parts: multi.parts.iter().map(part).collect(),
-                    needed: multi.parts.len(),
-                    key,
-                    wait,
-                    terms,
-                }
-            }
+            Some((parts, needed)) => Request::AcquireAll {
+                name,
+                parts,
+                needed,
+                key,
+                wait,
+                terms,
+            },
         };
         self.ask(now, id, client, request, None);
         Ok(())
@@ -576,7 +598,10 @@ impl Module {
             name: cell.name.clone(),
             key,
             wait: acquire.wait,
-            terms: options.terms(&acquire),
+            terms: Terms {
+                kind: self.client(client)?.wire_kind(&options),
+                ..options.terms(&acquire)
+            },
             token: None,
         };
         self.ask(now, id, client, request, Some(cell));
@@ -593,7 +618,7 @@ impl Module {
         let (client, options, name) = self.lock(family, given.text()?)?;
         let request = Request::Inspect {
             name,
-            kind: options.wire_kind(),
+            kind: self.client(client)?.wire_kind(&options),
             what: match given.byte()? {
                 0 => Inspection::Owners,
                 1 => Inspection::Holders,
@@ -612,7 +637,7 @@ impl Module {
         mut given: Arguments<'_>,
     ) -> Result<()> {
         let (client, options, name) = self.lock(family, given.text()?)?;
-        let kind = options.kind;
+        let kind = self.client(client)?.wire_kind(&options);
         self.ask(now, id, client, Request::Force { name, kind }, None);
         Ok(())
     }
@@ -650,9 +675,12 @@ impl Module {
         };
         let (client, options, name) = self.lock(family, name)?;
         let kind = options.kind;
-        let checked = lease.map_or(Ok(()), check_lease);
         let acquire = AcquireOptions::new().token(token);
-        if let Err(error) = checked.and_then(|()| acquire.validate_for(&options)) {
+        let checked = lease
+            .map_or(Ok(()), check_lease)
+            .and_then(|()| self.client(client)?.refuse_token())
+            .and_then(|()| acquire.validate_for(&options));
+        if let Err(error) = checked {
             self.fail(id, error.on(&name).of(kind.thing()));
             return Ok(());
         }
@@ -671,7 +699,12 @@ impl Module {
 
     // ---- counters ----
 
-    pub(crate) fn counter_name(mut given: Arguments<'_>) -> Result<()> {
+    pub(crate) fn counter_name(&self, client: Id, mut given: Arguments<'_>) -> Result<()> {
+        let what = match counter_of(given.byte()?)? {
+            Counter::Semaphore => "plain semaphore",
+            Counter::Latch => "latch",
+        };
+        self.client(client)?.refuse_quorum(what)?;
         names::name(given.text()?).map(drop)
     }
 
@@ -747,11 +780,7 @@ impl Module {
         mut given: Arguments<'_>,
     ) -> Result<()> {
         let name = names::name(given.text()?)?;
-        let counter = match given.byte()? {
-            counter::SEMAPHORE => Counter::Semaphore,
-            counter::LATCH => Counter::Latch,
-            _ => return Err(unknown()),
-        };
+        let counter = counter_of(given.byte()?)?;
         self.ask(now, id, client, Request::Read { name, counter }, None);
         Ok(())
     }
@@ -828,7 +857,8 @@ impl Module {
             level,
         } = self.holds.get(&hold).ok_or_else(released)?;
         let (client, cell, level) = (*client, cell.clone(), *level);
-        if let Err(error) = check_lease(lease) {
+        let checked = check_lease(lease).and_then(|()| self.client(client)?.check_lease(lease));
+        if let Err(error) = checked {
             self.fail(id, cell.named(error));
             return Ok(());
         }
@@ -1015,6 +1045,14 @@ impl SetOption for Both<'_> {
         } else {
             self.0.set(name, value)
         }
+    }
+}
+
+fn counter_of(number: u8) -> Result<Counter> {
+    match number {
+        counter::SEMAPHORE => Ok(Counter::Semaphore),
+        counter::LATCH => Ok(Counter::Latch),
+        _ => Err(unknown()),
     }
 }
 

@@ -1,7 +1,9 @@
-//! The connections of a client: to one server, to the primary of a Sentinel set-up, or to a cluster.
+//! The connections of a client: to one server, to the primary of a Sentinel set-up, to a cluster, or to the
+//! servers of a quorum.
 
 use std::rc::Rc;
 
+use redlatch_proto::engine::{Input, STANDALONE};
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
@@ -14,10 +16,12 @@ use crate::cluster::Cluster;
 use crate::io::{Arrival, ConnId, Io};
 use crate::link::{Link, Sentinels};
 use crate::one::One;
+use crate::quorum::Quorum;
 
 pub(crate) enum Net {
     One(Box<One>),
     Cluster(Box<Cluster>),
+    Quorum(Box<Quorum>),
 }
 
 impl Net {
@@ -44,7 +48,19 @@ impl Net {
             Topology::Cluster { hosts } => {
                 Net::Cluster(Box::new(Cluster::new(now, server, hosts.clone())))
             }
-            Topology::Single | Topology::Quorum { .. } => Net::One(Box::new(One::server(server))),
+            Topology::Quorum { hosts } => {
+                let servers = hosts.iter().map(|host| server.at(host));
+                Net::Quorum(Box::new(Quorum::new(servers)))
+            }
+            Topology::Single => Net::One(Box::new(One::server(STANDALONE, server))),
+        }
+    }
+
+    /// The input that the engine needs before any other.
+    pub(crate) fn first(&self) -> Option<Input> {
+        match self {
+            Net::One(_) | Net::Cluster(_) => None,
+            Net::Quorum(quorum) => Some(Input::Routes(quorum.routes())),
         }
     }
 
@@ -54,6 +70,7 @@ impl Net {
             Net::One(one) => one.begin(now, io),
             // It does what is due at once.
             Net::Cluster(_) => {}
+            Net::Quorum(quorum) => quorum.begin(now, io),
         }
     }
 
@@ -67,6 +84,7 @@ impl Net {
         match self {
             Net::One(one) => one.send(now, sending, io, news),
             Net::Cluster(cluster) => cluster.send(now, sending, io, news),
+            Net::Quorum(quorum) => quorum.send(now, sending, io, news),
         }
     }
 
@@ -74,6 +92,7 @@ impl Net {
         match self {
             Net::One(one) => one.subscribe(now, name, topic, io),
             Net::Cluster(cluster) => cluster.subscribe(now, name, topic, io),
+            Net::Quorum(quorum) => quorum.subscribe(now, name, topic, io),
         }
     }
 
@@ -81,6 +100,7 @@ impl Net {
         match self {
             Net::One(one) => one.unsubscribe(now, name, topic),
             Net::Cluster(cluster) => cluster.unsubscribe(now, name, io),
+            Net::Quorum(quorum) => quorum.unsubscribe(now, name, topic),
         }
     }
 
@@ -89,6 +109,7 @@ impl Net {
         match self {
             Net::One(one) => one.settle(now, io, news),
             Net::Cluster(cluster) => cluster.settle(now, io, news),
+            Net::Quorum(quorum) => quorum.settle(now, io, news),
         }
     }
 
@@ -96,6 +117,7 @@ impl Net {
         match self {
             Net::One(one) => one.has(conn),
             Net::Cluster(cluster) => cluster.has(conn),
+            Net::Quorum(quorum) => quorum.has(conn),
         }
     }
 
@@ -111,6 +133,7 @@ impl Net {
         match self {
             Net::One(one) => one.arrived(now, conn, arrival, io, news),
             Net::Cluster(cluster) => cluster.arrived(now, conn, arrival, io, news),
+            Net::Quorum(quorum) => quorum.arrived(now, conn, arrival, io, news),
         }
     }
 
@@ -118,6 +141,7 @@ impl Net {
         match self {
             Net::One(one) => one.next_wake(),
             Net::Cluster(cluster) => cluster.next_wake(),
+            Net::Quorum(quorum) => quorum.next_wake(),
         }
     }
 
@@ -125,6 +149,7 @@ impl Net {
         match self {
             Net::One(one) => one.wake(now, io, news),
             Net::Cluster(cluster) => cluster.wake(now, io, news),
+            Net::Quorum(quorum) => quorum.wake(now, io, news),
         }
     }
 
@@ -132,6 +157,7 @@ impl Net {
         match self {
             Net::One(one) => one.each_link(act),
             Net::Cluster(cluster) => cluster.each_link(act),
+            Net::Quorum(quorum) => quorum.each_link(act),
         }
     }
 

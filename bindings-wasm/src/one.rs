@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use redlatch_proto::engine::{Input, STANDALONE};
+use redlatch_proto::engine::{Input, LinkId, STANDALONE};
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
@@ -33,11 +33,11 @@ struct Watch {
 }
 
 impl One {
-    pub(crate) fn server(server: Rc<Server>) -> Self {
+    pub(crate) fn server(id: LinkId, server: Rc<Server>) -> Self {
         let manner = &server.manner;
         let link = || {
             let target = Target::Any(vec![server.clone()]);
-            Link::new(STANDALONE, target, Purpose::Commands, manner.clone())
+            Link::new(id, target, Purpose::Commands, manner.clone())
         };
         let servers = vec![server.clone()];
         One {

@@ -157,10 +157,10 @@ def test_answers_have_the_values_of_the_table(host: Host, server: Server, eye: r
     def counter(call: str, *given: bytes, name: str = "seats") -> int:
         return host.ask(f"redlatch_{call}", client, given=text(name) + b"".join(given))
 
-    assert host.call("redlatch_counter_name", given=text("seats")) is None
-    with pytest.raises(Failed, match="name"):
-        host.call("redlatch_counter_name", given=text(""))
     seats, set_seats = b"\0", b"\1"
+    assert host.call("redlatch_counter_name", client, given=seats + text("seats")) is None
+    with pytest.raises(Failed, match="name"):
+        host.call("redlatch_counter_name", client, given=seats + text(""))
     assert host.wait(counter("change", set_seats, number(3))) is True
     assert host.wait(counter("change", set_seats, number(9))) is False
     assert host.wait(counter("take", number(2))) is None

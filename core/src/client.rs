@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use redlatch_proto::key::OwnerKey;
+use redlatch_proto::quorum;
 
 use crate::completion_queue::Outcome;
 use crate::credentials::{Credentials, Provider};
@@ -29,7 +30,7 @@ use crate::sys;
 use crate::tuning;
 use crate::url::{self, Place, Topology};
 use crate::wake_list::DeferredWakers;
-use crate::wire::{Kind, Layout, Name, Process, names};
+use crate::wire::{Kind, Name, Process, names};
 
 /// Access to Redis under one identity. Share one client in the whole program. Cloning is cheap;
 /// clones are the same client.
@@ -79,8 +80,8 @@ pub struct ClientBuilder {
 
 pub(crate) struct ClientInner {
     servers: Servers,
-    /// The servers of a quorum, as they stand in names.
-    pub(crate) quorum: Option<Arc<[Arc<str>]>>,
+    /// The servers of a quorum.
+    pub(crate) quorum: Option<quorum::Members>,
     language: &'static str,
     pub(crate) options: ClientOptions,
     /// The default options of this client's locks.
@@ -740,7 +741,7 @@ impl ClientBuilder {
         let servers = Servers::new(&place, &manner)?;
         let quorum = servers.of_quorum();
         if quorum.is_some() {
-            check_for_quorum(&self.locks)?;
+            self.locks.validate_for_quorum()?;
         }
         let locks = Arc::new(self.locks);
         Ok(Client(Arc::new(ClientInner {
@@ -786,46 +787,6 @@ impl ClientBuilder {
     }
 }
 
-/// Refuses a lease that a server may have forgotten when it has a vote again, `delay` after its start.
-pub(crate) fn check_lease_of_quorum(lease: Duration, delay: Duration) -> Result<()> {
-    if delay.is_zero() || lease <= delay {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
-        "a lease of {lease:?} is longer than restart_delay, {delay:?}: a server that was restarted could vote for a second \
-         owner; give the client a restart_delay of at least {lease:?}, on all clients"
-    )))
-}
-
-/// Checks the options of a lock of a quorum.
-///
-/// # Errors
-/// `invalid_argument` for what needs one server that has everything.
-fn check_for_quorum(options: &LockOptions) -> Result<()> {
-    let text = if options.fencing || options.fencing_expires {
-        "fencing is true, but the servers of a quorum do not count together; leave it out"
-            .to_owned()
-    } else {
-        match options.kind.layout() {
-            Layout::Hash | Layout::Plain => return Ok(()),
-            Layout::Read | Layout::Write => return Err(none_in_quorum("read-write lock")),
-            Layout::Permits | Layout::QueuedPermits => return Err(none_in_quorum("semaphore")),
-            Layout::Learning | Layout::Queued => format!(
-                "kind is {:?}, which needs a server that has everything; a quorum takes reentrant, simple and the \
-                 kinds of other libraries that are simple locks",
-                options.kind.name()
-            ),
-        }
-    };
-    Err(Error::invalid(text))
-}
-
-fn none_in_quorum(what: &str) -> Error {
-    Error::invalid(format!(
-        "the URL names a quorum, which has locks alone, and no {what}; make a client of one of its servers"
-    ))
-}
-
 impl SetOption for ClientBuilder {
     const SCOPE: Scope = Scope::Client;
 
@@ -840,7 +801,7 @@ impl ClientInner {
         options.validate()?;
         options.validate_kind(&self.locks)?;
         if self.quorum.is_some() {
-            check_for_quorum(&options)?;
+            options.validate_for_quorum()?;
         }
         Ok(self.shared(options))
     }
@@ -864,7 +825,7 @@ impl ClientInner {
     pub(crate) fn check_lease(&self, lease: Duration) -> Result<()> {
         match self.quorum {
             None => Ok(()),
-            Some(_) => check_lease_of_quorum(lease, self.options.restart_delay),
+            Some(_) => quorum::check_lease(lease, self.options.restart_delay),
         }
     }
 
@@ -872,7 +833,7 @@ impl ClientInner {
     pub(crate) fn refuse_quorum(&self, what: &str) -> Result<()> {
         match self.quorum {
             None => Ok(()),
-            Some(_) => Err(none_in_quorum(what)),
+            Some(_) => Err(quorum::has_no(what)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::client::{Running, check_lease_of_quorum};
+use crate::client::Running;
 use crate::completion_queue::Outcome;
 use crate::engine::{Input, Lease, LevelId, Request, Target, Terms};
 use crate::error::{Error, ErrorKind, LostReason, Result};
@@ -15,6 +15,7 @@ use crate::operation::Operation;
 use crate::options::check_lease;
 use crate::wire::{Change, Fencing, Kind, Name};
 use redlatch_proto::key::OwnerKey;
+use redlatch_proto::quorum;
 
 /// A held lock. Dropping it releases the lock in the background, without blocking and without
 /// reporting whether that worked. [`release`](Guard::release) reports it.
@@ -388,8 +389,11 @@ impl Guard {
         let Some(armed) = &self.0 else {
             return Operation::failed(spent());
         };
-        // The new guard alone is responsible for its level.
+        let own = armed.cell.kind;
         let terms = Terms {
+            // The options of a lock of a quorum have the kind that it has on each server.
+            kind: if own.is_several() { own } else { terms.kind },
+            // The new guard alone is responsible for its level.
             tied: false,
             ..terms
         };
@@ -427,7 +431,7 @@ impl Guard {
             return Operation::failed(spent());
         };
         let delay = armed.running.restart_delay.unwrap_or_default();
-        if let Err(error) = check_lease(lease).and_then(|()| check_lease_of_quorum(lease, delay)) {
+        if let Err(error) = check_lease(lease).and_then(|()| quorum::check_lease(lease, delay)) {
             return Operation::failed(armed.cell.named(error));
         }
         let target = Target::Level {

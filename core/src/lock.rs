@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::client::{ClientInner, Running};
 use crate::clock;
 use crate::completion_queue::Outcome;
-use crate::engine::{Lease, Part, Request, Target, Terms, in_order};
+use crate::engine::{Part, Request, Target, Terms, in_order};
 use crate::error::{Error, ErrorKind, LostReason, Result, Thing};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
@@ -15,7 +15,8 @@ use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
 use crate::owner::ReentryKey;
-use crate::wire::{Form, Holder, Inspection, Kind, Name, Permits, names, servers};
+use crate::wire::{Form, Holder, Inspection, Kind, Name, Permits, names};
+use redlatch_proto::quorum;
 
 /// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
@@ -245,13 +246,7 @@ impl Lock {
     /// The locks that it is made of, and how many of them make it held.
     fn needed_parts(&self, options: &AcquireOptions) -> Option<(Arc<[Part]>, usize)> {
         if let Some(servers) = &self.client.quorum {
-            let terms = self.options.terms(options);
-            let part = |server: &Arc<str>| Part {
-                name: servers::name_at(&self.name, server),
-                terms,
-            };
-            let needed = servers::majority(servers.len());
-            return Some((servers.iter().map(part).collect(), needed));
+            return Some(servers.parts(&self.name, self.options.terms(options)));
         }
         let parts = self.parts.as_ref()?;
         let part = |lock: &Lock| Part {
@@ -276,8 +271,7 @@ impl Lock {
         if let Err(error) = options.validate_for(&self.options) {
             return Operation::failed(self.blamed(error));
         }
-        let (Lease::Watchdog(lease) | Lease::Fixed(lease) | Lease::Adaptive(lease)) =
-            self.options.terms(&options).lease;
+        let lease = self.options.terms(&options).lease.duration();
         if let Err(error) = self.client.check_lease(lease) {
             return Operation::failed(self.blamed(error));
         }
@@ -449,8 +443,7 @@ impl Lock {
         if self.wire_kind() != Kind::Quorum {
             return Ok(());
         }
-        let text = "token is given, but the lock of a quorum takes none; leave it out";
-        Err(self.blamed(Error::invalid(text)))
+        Err(self.blamed(quorum::takes_no_token()))
     }
 
     /// The form in Redis of a hold with this token.

@@ -15,6 +15,7 @@ use crate::error::{Error, OptionFault, Piece, Result};
 use crate::owner::ReentryKey;
 use crate::url::SYNTAX;
 use crate::wire::{Fencing, Kind, Publish, Side};
+use redlatch_proto::quorum;
 
 pub use value::{OptionValue, Pem};
 use value::{Stored, likeness};
@@ -691,6 +692,11 @@ impl LockOptions {
             return Err(Error::invalid(text));
         }
         Ok(())
+    }
+
+    /// Checks what a quorum has not.
+    pub(crate) fn validate_for_quorum(&self) -> Result<()> {
+        quorum::check_lock(self.kind, self.fencing || self.fencing_expires)
     }
 
     /// The kind as the wire has it.

@@ -308,9 +308,6 @@ def phases() -> list[Phase]:
         run = ["python", "-m", "pytest", "-rfEsx", f"bindings-python/tests{tests}"]
         return ["scripts/on-version", f"python-{version}", *(before or []), *run], on_python
 
-    # The module has no quorum.
-    in_wasm = [name for name in RUNTIME_SUITE if name != "quorum"]
-
     def on_wasm(names: list[str], *variables: str) -> list[tuple[list[str], Parser]]:
         files = [f"bindings-node/test/{name}.test.js" for name in names]
         return [(["env", "REDLATCH_WASM=1", *variables, "node", "--test", *files], node)]
@@ -369,7 +366,7 @@ def phases() -> list[Phase]:
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
                 *on_wasm(
                     [
-                        *in_wasm,
+                        *RUNTIME_SUITE,
                         "opentelemetry",
                         "types",
                         "readme",

@@ -97,9 +97,9 @@ class Instance {
   }
 
   // Nothing, or why a plain semaphore or a latch cannot have this name.
-  counterName(name) {
-    this.given.text(name)
-    return this.call('redlatch_counter_name')
+  counterName(client, counter, name) {
+    this.given.byte(counter).text(name)
+    return this.call('redlatch_counter_name', client)
   }
 
   // Asks something that has no records.
@@ -612,11 +612,11 @@ function backendOf(module, platform) {
     }
 
     plainSemaphore(name) {
-      return this.#instance.counterName(name) ?? new PlainSemaphore(this.#border, this.#instance, this, name)
+      return this.#instance.counterName(this.id, SEMAPHORE, name) ?? new PlainSemaphore(this.#border, this.#instance, this, name)
     }
 
     latch(name) {
-      return this.#instance.counterName(name) ?? new CountDownLatch(this.#border, this.#instance, this, name)
+      return this.#instance.counterName(this.id, LATCH, name) ?? new CountDownLatch(this.#border, this.#instance, this, name)
     }
 
     stats() {

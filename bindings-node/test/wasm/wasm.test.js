@@ -355,11 +355,6 @@ test('a file for browsers is replaced where Node.js takes it', async () => {
   assert.equal(stdout, 'closed\n', stderr)
 })
 
-test('one that cannot be had yet is refused with the remedy', () => {
-  const quorum = 'redis+quorum://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3'
-  assert.throws(() => new Client(quorum), { kind: 'invalid_argument', message: /no quorums so far.*native/ })
-})
-
 test('where npm installs no binary the program of the README runs on WebAssembly', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'redlatch-wasm-'))
   let registry

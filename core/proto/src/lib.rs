@@ -38,6 +38,7 @@ pub mod key;
 pub mod maps;
 pub mod moment;
 pub mod outbox;
+pub mod quorum;
 #[cfg(test)]
 mod real;
 pub mod sentinel;

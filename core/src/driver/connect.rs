@@ -31,7 +31,7 @@ use crate::wire;
 use redlatch_proto::connecting::{self, Backoff, Doubt, millis_of};
 use redlatch_proto::outbox::server_clock::ServerClock;
 use redlatch_proto::outbox::slotmap::Range;
-use redlatch_proto::{cluster, sentinel};
+use redlatch_proto::{cluster, quorum, sentinel};
 
 /// Where and how to connect.
 #[derive(Clone)]
@@ -366,30 +366,10 @@ impl Address {
         if least.is_zero() {
             return Ok(());
         }
-        let info = ask(connection, &["INFO", "server"]).await;
+        let info = ask(connection, &quorum::INFO).await;
         let info = info.map_err(|error| self.explain(&error))?;
         let text: String = redis::from_redis_value(info).unwrap_or_default();
-        match uptime(&text) {
-            // The server counts whole seconds of its clock, so it may have run for almost one less.
-            Some(runs) if runs > least => Ok(()),
-            Some(runs) => Err(self.unused(format!(
-                "was started {} s ago and may have lost its locks; it has a vote when it runs for {least:?} (the \
-                 option restart_delay)",
-                runs.as_secs()
-            ))),
-            None => Err(self.unused(
-                "does not tell how long it runs (INFO server), and may have lost its locks; set the option \
-                 restart_delay to 0 if it loses nothing"
-                    .to_owned(),
-            )),
-        }
-    }
-
-    fn unused(&self, why: String) -> Error {
-        Error::new(
-            ErrorKind::Unavailable,
-            format!("the server {} {why}", self.shown()),
-        )
+        quorum::check_uptime(&self.shown(), &text, least)
     }
 
     /// The same settings for another server.
@@ -756,13 +736,6 @@ pub(super) async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> R
         .send_packed_command(&command)
         .await?
         .extract_error()
-}
-
-/// How long a server runs, as `INFO server` says. It counts whole seconds.
-fn uptime(info: &str) -> Option<Duration> {
-    let mut lines = info.lines();
-    let seconds = lines.find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
-    seconds.trim().parse().ok().map(Duration::from_secs)
 }
 
 #[cfg(feature = "tls")]

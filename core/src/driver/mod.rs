@@ -45,6 +45,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::outbox::{News, calls, limiter, server_clock, slotmap, wanted};
+use redlatch_proto::quorum::Members;
 
 use crate::hold::HoldCell;
 use crate::log;
@@ -159,17 +160,10 @@ impl Servers {
         }
     }
 
-    /// The servers of a quorum, as they stand in names, in the order in which all clients wait for them.
-    /// `None` for any others.
-    pub(crate) fn of_quorum(&self) -> Option<Arc<[Arc<str>]>> {
+    /// The servers of a quorum. `None` for any others.
+    pub(crate) fn of_quorum(&self) -> Option<Members> {
         match self {
-            Servers::Quorum(servers) => {
-                let shown = servers.iter().map(|server| server.shown().into());
-                let mut shown: Vec<Arc<str>> = shown.collect();
-                // A URL may name them in any order. Clients that wait in two orders could wait in a circle.
-                shown.sort_unstable();
-                Some(shown.into())
-            }
+            Servers::Quorum(servers) => Some(Members::new(servers.iter().map(Address::shown))),
             _ => None,
         }
     }

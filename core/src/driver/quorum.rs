@@ -13,6 +13,7 @@ use super::single::One;
 use crate::engine::{CallOutcome, Input, LinkId, Routes};
 use crate::moment::Moment;
 use crate::wire::{Name, Topic, servers};
+use redlatch_proto::quorum;
 
 /// The servers of a quorum. Driven from outside like a `Link`.
 pub(super) struct Quorum {
@@ -120,20 +121,6 @@ impl Quorum {
 impl Member {
     /// Passes on what the server reports, with the names that the engine knows.
     fn report(&mut self, news: &mut News) {
-        let heard = std::mem::take(&mut self.news);
-        news.connects += heard.connects;
-        news.events.extend(heard.events);
-        let name = |key: Name| servers::name_at(&key, &self.shown);
-        for input in heard.inputs {
-            news.tell(match input {
-                Input::Subscribed(key) => Input::Subscribed(name(key)),
-                Input::Unsubscribable(key, error) => Input::Unsubscribable(name(key), error),
-                Input::Message(key) => Input::Message(name(key)),
-                Input::Invalidated(Some(keys)) => {
-                    Input::Invalidated(Some(keys.into_iter().map(name).collect()))
-                }
-                other => other,
-            });
-        }
+        quorum::pass_on(std::mem::take(&mut self.news), &self.shown, news);
     }
 }

@@ -427,7 +427,7 @@ impl Terms {
 }
 
 impl Lease {
-    pub(super) fn duration(self) -> Duration {
+    pub fn duration(self) -> Duration {
         match self {
             Lease::Watchdog(lease) | Lease::Fixed(lease) | Lease::Adaptive(lease) => lease,
         }
