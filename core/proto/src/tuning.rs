@@ -101,9 +101,6 @@ pub(crate) const LEARNT_LEASE: Duration = Duration::from_secs(3600);
 
 // Quorums
 
-/// Whether there are any. The module for WebAssembly, whose size counts, speaks with one server.
-pub(crate) const HAS_QUORUMS: bool = cfg!(feature = "quorum");
-
 /// How often an acquisition of a quorum that waits for one server looks at all of them. The server
 /// that it waits for may be the only one that somebody else holds.
 pub(crate) const QUORUM_LOOK: Duration = Duration::from_secs(1);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
-use crate::tuning::HAS_QUORUMS;
 use crate::wire::Name;
 use crate::wire::servers::{key_and_server, majority};
 use crate::wire::slots::slot;
@@ -112,8 +111,7 @@ impl Routes {
     pub(super) fn spare(&self) -> Option<usize> {
         match &self.0 {
             Table::One | Table::Slots(_) => None,
-            Table::Servers(servers) if HAS_QUORUMS => Some(servers.len() - self.needed()),
-            Table::Servers(_) => None,
+            Table::Servers(servers) => Some(servers.len() - self.needed()),
         }
     }
 

@@ -240,7 +240,7 @@ impl Command {
 impl Attempt {
     /// Whether some of its parts are enough.
     fn is_quorum(&self) -> bool {
-        tuning::HAS_QUORUMS && self.needed < self.parts.len()
+        self.needed < self.parts.len()
     }
 
     /// Whether a refusal ends the acquisition.
@@ -787,7 +787,7 @@ impl Multi {
         let (of, needed) = (attempt.parts.len(), attempt.needed);
         self.stop_asking(attempt.asked);
         let mut grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
-        if tuning::HAS_QUORUMS && attempt.terms.kind == Kind::Quorum {
+        if attempt.terms.kind == Kind::Quorum {
             // A level of a hold has no part that the hold does not have.
             let fresh = self.fresh_parts(&attempt.name, attempt.key, needed, &mut grants);
             self.give_back(fresh);
