@@ -324,8 +324,12 @@ def phases() -> list[Phase]:
         "loss",
         "multi_lock",
         "process",
+        "quorum",
+        "rw_lock",
         "semaphore",
+        "stacks",
         "workers",
+        "wrong_uses",
     ]
 
     def on_runtimes(names: list[str]) -> list[tuple[list[str], Parser]]:
