@@ -292,4 +292,11 @@ FAMILY = [
     java("Redisson RReadWriteLock, read", "read", ("R1",), quick=True),
 ]
 
-CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + BUSY + SEMAPHORES + PLAIN + FAMILY
+# The same npm package without its binary, on the event loop and on a thread.
+WASM = [
+    replace(each, name=f"redlatch Node {how}, reentrant", environment={**each.environment, "REDLATCH_WASM": value})
+    for each in (ours("Node", "reentrant"),)
+    for how, value in (("WebAssembly", "1"), ("WebAssembly thread", "thread"))
+]
+
+CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + WASM + BUSY + SEMAPHORES + PLAIN + FAMILY

@@ -96,6 +96,13 @@ def to_peer(
     return at_least(workload, f"{face} × the best of {names or language or 'all peers'}", ratio, wanted, peer)
 
 
+def in_wasm(run: Run, workload: str, wanted: float) -> Iterable[Verdict]:
+    for face in ("Node WebAssembly", "Node WebAssembly thread"):
+        ratio = run.of(workload, f"redlatch {face}, reentrant") / run.of(workload, "redlatch Node, reentrant")
+        yield at_least(workload, f"{face}, reentrant × Node, reentrant", ratio, wanted)
+        yield to_peer(run, workload, f"{face}, reentrant", 1.0, language="Node")
+
+
 def one_caller(run: Run) -> Iterable[Verdict]:
     for face, wanted in (("Rust blocking", 1.0), ("C", 1.0), ("Rust", 0.9)):
         for kind, floor in (("reentrant", MINIMUM), ("simple", PLAIN)):
@@ -104,6 +111,7 @@ def one_caller(run: Run) -> Iterable[Verdict]:
     yield to_peer(run, "W1", "Python, simple", 3.5, "redis-py with hiredis")
     yield to_peer(run, "W1", "asyncio, simple", 3.0, "redis-py asyncio")
     yield to_peer(run, "W1", "Node, simple", 1.2, language="Node")
+    yield from in_wasm(run, "W1", 0.7)
     for kind in ("simple", "reentrant"):
         busy, idle = (run.of("W1B", f"redlatch Python, {kind}{suffix}") for suffix in (", busy", ""))
         yield at_most("W1", f"Python, {kind}: median beside a busy thread × idle", busy / idle, 2.0)
@@ -126,6 +134,7 @@ def many_names(run: Run) -> Iterable[Verdict]:
         "W2", f"C threads, reentrant × {PIPELINED}", run.of("W2", "redlatch C, reentrant") / limit, 0.8
     )
     yield to_peer(run, "W2", "Node, simple", 2.0, language="Node")
+    yield from in_wasm(run, "W2", 0.5)
     yield to_peer(run, "W2", "asyncio, simple", 10.0, "redis-py asyncio")
     yield to_peer(run, "W2", "Python, simple", 8.0, "redis-py with hiredis")
     yield ours_at_most(run, "W2", "connections, every face", "conns", 2.0)
@@ -158,6 +167,7 @@ def callers(run: Run) -> Iterable[Verdict]:
         ours = run.of("W4", f"redlatch {face}")
         yield at_least("W4", f"hand-offs/s, {face} × the best peer", ours / best, 10.0, peer)
         yield at_least("W4", f"hand-offs/s, {face} × {TOKEN}", ours / run.of("W4", TOKEN), 1.0)
+    yield from in_wasm(run, "W4", 0.5)
     yield ours_at_least(run, "W4", "Jain over the callers, every face", "jain", 0.95)
     means = run.ours("W4", "handoffs_s")
     waits = {name: wait / 1000 * means[name] / 64 for name, wait in run.ours("W4", "max_wait_ms").items()}

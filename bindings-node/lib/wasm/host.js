@@ -96,7 +96,7 @@ class Instance {
     }
   }
 
-  // Nothing, or why a plain semaphore or a latch cannot have this name.
+  // Nothing, or why the client has no plain semaphore or latch with this name.
   counterName(client, counter, name) {
     this.given.byte(counter).text(name)
     return this.call('redlatch_counter_name', client)

@@ -47,6 +47,8 @@ pub struct Redirect {
 /// The calls of one connection.
 pub struct Outbox {
     id: LinkId,
+    /// A node of a cluster, whose redirects are followed.
+    is_node: bool,
     publish: Publish,
     clock: ServerClock,
     /// Calls that are sent at the end of this turn of the I/O thread, several in a command.
@@ -126,6 +128,7 @@ impl Outbox {
     ) -> Self {
         Outbox {
             id,
+            is_node: false,
             publish,
             clock,
             gathered: Batcher::default(),
@@ -138,6 +141,12 @@ impl Outbox {
             heard: now,
             due: None,
         }
+    }
+
+    /// The same for a node of a cluster. Another server that redirects refuses the call.
+    pub fn of_node(mut self) -> Self {
+        self.is_node = true;
+        self
     }
 
     /// How releases are published at this server.
@@ -475,7 +484,7 @@ impl Outbox {
             "ASK" => true,
             _ => return None,
         };
-        let to = elsewhere(error.details()?).filter(|_| self.id != STANDALONE)?;
+        let to = elsewhere(error.details()?).filter(|_| self.is_node)?;
         Some((to, asking))
     }
 
@@ -739,6 +748,25 @@ mod tests {
             [(vec![1], false), (vec![2], false), (vec![3], false)]
         );
         assert!(news.inputs.is_empty());
+    }
+
+    /// A server of a quorum has a number as a node has, and nobody follows its redirects.
+    #[test]
+    fn a_redirect_refuses_the_call_of_a_server_that_is_taken_for_no_node() {
+        for link in [STANDALONE, 1] {
+            let clock = ServerClock::new(5000, at(0));
+            let limiter = ConcurrencyLimiter::new();
+            let member = Outbox::new(link, Publish::Classic, clock, limiter, at(0));
+            for (mut traffic, refused) in [(member, true), (traffic().of_node(), false)] {
+                let mut news = News::default();
+                traffic.send(at(0), inspect(1));
+                assert_eq!(fetched(&mut traffic), [(vec![1], false)]);
+                traffic.replied(at(1), error("-MOVED 1 h:7001\r\n"), &mut news);
+                assert_eq!(news.redirects.len(), usize::from(!refused));
+                let told: &[&str] = if refused { &["1 refused"] } else { &[] };
+                assert_eq!(outcomes(news), told);
+            }
+        }
     }
 
     /// This happens when the whole process was paused. A late copy would only delay the calls after

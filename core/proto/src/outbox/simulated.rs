@@ -24,7 +24,7 @@ use super::News;
 use super::calls::{Command, Outbox, OutgoingCall, Payload, Redirect};
 use super::limiter::ConcurrencyLimiter;
 use super::server_clock::ServerClock;
-use crate::engine::{CallId, CallOutcome, Input, LinkId};
+use crate::engine::{CallId, CallOutcome, Input, LinkId, STANDALONE};
 use crate::moment::Moment;
 use crate::wire::{self, BatchKey, Name, Op, Publish, Reply};
 
@@ -121,8 +121,12 @@ impl Played {
     pub fn new(link: LinkId, sizes: (usize, usize), server_ms: u64, now: Moment) -> Played {
         let window = ConcurrencyLimiter::of_size(sizes.0, sizes.1);
         let clock = ServerClock::new(server_ms, now);
+        let mut traffic = Outbox::new(link, Publish::Classic, clock, window, now);
+        if link != STANDALONE {
+            traffic = traffic.of_node();
+        }
         Played {
-            traffic: Outbox::new(link, Publish::Classic, clock, window, now),
+            traffic,
             open: BTreeMap::new(),
             ends: BTreeSet::new(),
             written: VecDeque::new(),
