@@ -17,8 +17,15 @@ const REPLY = 0
 // The number of the Border of the thread among its objects.
 const BORDER = 0
 
-// The thread does nothing but this, so one that is silent for so many milliseconds has died.
-const LIMIT = 30_000
+// The thread does nothing but this, so one that owes a reply for so many milliseconds has died, or has not even begun. Node.js tells
+// of neither while this thread waits.
+const LIMIT = 10_000
+// The largest `exitLimit`.
+const LONGEST_END = 60_000
+
+// Flags of Node.js that a thread of its own needs: those for its connections. A file to be loaded first, or a kind of input, is for the
+// program.
+const FLAGS = /^--(tls-(min|max|keylog)|dns-result-order=|(no-)?network-family)/
 
 const STREAM = 'connect is given, and the connections belong to a thread, which cannot call it; leave it out, or set REDLATCH_WASM=1'
 
@@ -28,12 +35,13 @@ const snapshot = AsyncLocalStorage.snapshot()
 // One thread, and the messages to and from it.
 class Thread {
   #port
-  #bell = new Int32Array(new SharedArrayBuffer(8)) // how many messages it has sent, and whether it has ended
+  #bell = new Int32Array(new SharedArrayBuffer(12)) // how many messages it has sent, whether it has ended, and whether it has begun
   #outgoing = []
   #replies = []
   #heard
   #ended
   failure // once it has ended
+  clients = 0
 
   // `heard` takes each batch of answers, and `ended` the reason once the thread has ended.
   constructor(module, heard, ended) {
@@ -41,16 +49,22 @@ class Thread {
     this.#port = port1
     this.#heard = heard
     this.#ended = (text) => {
-      // One that is silent may go on, and its clients with it.
-      worker.terminate().catch(() => undefined)
+      this.end()
       ended(this, text)
     }
-    const workerData = { module, port: port2, bell: this.#bell }
-    const worker = new Worker(join(__dirname, 'worker.js'), { name: 'redlatch', workerData, transferList: [port2] })
+    const worker = new Worker(join(__dirname, 'worker.js'), {
+      name: 'redlatch',
+      workerData: { module, port: port2, bell: this.#bell },
+      transferList: [port2],
+      execArgv: process.execArgv.filter((flag) => FLAGS.test(flag)),
+      env: { ...process.env, NODE_OPTIONS: '' },
+    })
     worker.on('error', (error) => this.#ended(`${error}`))
     worker.on('exit', () => this.#ended('its thread has ended'))
     worker.unref()
-    port1.on('message', ([, batch]) => heard(batch, true))
+    // One that is silent may go on, and its clients with it.
+    this.end = () => void worker.terminate().catch(() => undefined)
+    port1.on('message', ([kind, batch]) => kind !== REPLY && heard(batch, true))
     port1.unref()
   }
 
@@ -82,7 +96,7 @@ class Thread {
   }
 
   // Blocks until the messages that come make `isOver` true, or the thread has ended.
-  waitFor(isOver) {
+  waitFor(isOver, limit = LIMIT) {
     while (!isOver()) {
       const rung = Atomics.load(this.#bell, 0)
       const received = receiveMessageOnPort(this.#port)
@@ -93,7 +107,8 @@ class Thread {
         continue
       }
       if (Atomics.load(this.#bell, 1) !== 0) return this.#ended('its thread has ended')
-      if (Atomics.wait(this.#bell, 0, rung, LIMIT) === 'timed-out') return this.#ended('its thread does not answer')
+      if (Atomics.wait(this.#bell, 0, rung, limit) !== 'timed-out') continue
+      return this.#ended(Atomics.load(this.#bell, 2) === 0 ? 'its thread did not begin' : 'its thread does not answer')
     }
   }
 }
@@ -105,7 +120,10 @@ function threadOf(module, backend) {
   const failureOf = (kind, message) => ({ kind: numberOf(backend.errorKinds(), kind), message, listsOptions: false })
 
   // An object that is garbage-collected is forgotten by the thread.
-  const collected = new FinalizationRegistry(({ thread, id }) => thread.post(DROP, id, id))
+  const collected = new FinalizationRegistry(({ border, thread, id, isClient }) => {
+    thread.post(DROP, id, id)
+    if (isClient) border.forget(thread)
+  })
 
   class Border {
     #drain
@@ -239,7 +257,18 @@ function threadOf(module, backend) {
       if (connect !== undefined) return failureOf('invalid_argument', STREAM)
       const { thread } = this
       const id = this.nextId()
-      return this.make(thread, id, BORDER, 'client', url, names, values) ?? new Client(this, thread, id)
+      const failure = this.make(thread, id, BORDER, 'client', url, names, values)
+      if (failure !== undefined) return failure
+      thread.clients += 1
+      return new Client(this, thread, id)
+    }
+
+    // A client was garbage-collected. A test runner loads the package again and again: the last client takes the thread along.
+    forget(thread) {
+      thread.clients -= 1
+      if (thread.clients > 0 || this.#waiting > 0) return
+      if (this.#thread === thread) this.#thread = undefined
+      thread.end()
     }
 
     cancel(id) {
@@ -277,7 +306,7 @@ function threadOf(module, backend) {
     }
 
     #ofHold(id) {
-      return this.#held.get(id) ?? this.thread
+      return this.#held.get(id) ?? this.#thread ?? this.thread
     }
 
     check(id) {
@@ -287,7 +316,7 @@ function threadOf(module, backend) {
     release() {
       return (hold) => {
         const thread = this.#ofHold(hold)
-        this.#held.take(hold)
+        if (thread.failure === undefined) this.#held.take(hold)
         return this.ask(thread, undefined, BORDER, 'releaseHold', hold)
       }
     }
@@ -306,7 +335,8 @@ function threadOf(module, backend) {
       if (thread === undefined || thread.failure !== undefined) return
       const calls = thread.call(CALL, this.nextId(), BORDER, 'closeAll', []) ?? []
       for (const id of calls) this.#note(id, { thread })
-      thread.waitFor(() => calls.every((id) => this.#asked.get(id) === undefined))
+      this.#last = Math.max(this.#last, ...calls)
+      thread.waitFor(() => calls.every((id) => this.#asked.get(id) === undefined), LONGEST_END + LIMIT)
     }
   }
 
@@ -322,7 +352,7 @@ function threadOf(module, backend) {
       this.#thread = thread
       this.id = id
       this.client = client
-      collected.register(this, { thread, id })
+      collected.register(this, { border, thread, id, isClient: client === undefined })
     }
 
     ask(method, ...given) {
@@ -381,8 +411,10 @@ function threadOf(module, backend) {
       return this.call('stats')
     }
 
+    // It is called where nothing may throw, as is `name` below.
     events() {
-      return this.isDead ? [] : this.call('events')
+      const told = this.isDead ? [] : this.call('events')
+      return this.isDead ? [] : told
     }
 
     close(limit) {
@@ -396,7 +428,8 @@ function threadOf(module, backend) {
     }
 
     name(name) {
-      return this.isDead ? name : this.call('name', name)
+      const told = this.isDead ? name : this.call('name', name)
+      return this.isDead ? name : told
     }
 
     acquire() {

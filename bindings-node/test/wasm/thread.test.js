@@ -3,7 +3,10 @@
 // the suite runs as well.
 
 const assert = require('node:assert/strict')
-const { once } = require('node:events')
+const { mkdtempSync, rmSync, writeFileSync } = require('node:fs')
+const { tmpdir } = require('node:os')
+const { join } = require('node:path')
+const { pathToFileURL } = require('node:url')
 const threads = require('node:worker_threads')
 
 // Each thread that the package starts, and the port to it.
@@ -23,7 +26,7 @@ threads.Worker = class extends Worker {
 }
 
 const { Client, InternalError, InvalidArgumentError } = require('../../index.js')
-const { PACKAGE, aborted, freshName, runNode, shared, test } = require('../support/index.js')
+const { PACKAGE, aborted, collector, freshName, runNode, shared, test, until } = require('../support/index.js')
 
 const context = shared({ client: false })
 const FAILED = (error) => error instanceof InternalError && /its holds count as lost, open a new client/.test(error.message)
@@ -43,6 +46,7 @@ async function hasEnded({ client, name, hold, waiting }) {
   assert.deepEqual([hold.isHeld, hold.remaining, hold.holdCount], [false, 0, 0])
   assert.throws(() => hold.check(), reason)
   await assert.rejects(hold.release(), FAILED)
+  await assert.rejects(hold.extend(1000), FAILED)
   await assert.rejects(client.lock(name).acquire(), FAILED)
   assert.throws(() => client.stats(), FAILED)
   assert.throws(() => client.latch(name), FAILED)
@@ -71,13 +75,57 @@ test('the end of the thread fails its calls, loses its holds, and the next clien
 test('a thread that ends while a call waits for its reply is no hang', async () => {
   const held = await heldAndAwaited()
   held.waiting.catch(() => undefined)
-  const { port, worker } = started.at(-1)
-  const ended = once(worker, 'error')
   // There is no such object: the thread fails with it.
-  port.postMessage([[1, 1, -1, 'method', []]])
-  assert.throws(() => held.client.stats(), FAILED)
+  started.at(-1).port.postMessage([[1, 1, -1, 'method', []]])
+  assert.throws(() => held.client.stats(), /its thread has ended; its holds count as lost/)
   await hasEnded(held)
-  assert.match((await ended)[0].message, /undefined/)
+})
+
+test('a file that Node.js loads first, and the kind of its input, are for the program alone', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'redlatch-thread-'))
+  const first = join(folder, 'first.cjs')
+  writeFileSync(first, "if (!require('node:worker_threads').isMainThread) throw new Error('not here')")
+  const program = `
+    import { Client } from ${JSON.stringify(pathToFileURL(join(PACKAGE, 'index.mjs')).href)}
+    const client = await Client.connect()
+    console.log(await client.lock('a').using((hold) => hold.isHeld))
+    await client.close()`
+  try {
+    const words = ['--import', pathToFileURL(first).href, '--input-type=module', '-e', program]
+    const { code, stdout, stderr } = await runNode(words, { REDLATCH_URL: context.url, NODE_OPTIONS: `--require ${first}` })
+    assert.deepEqual([code, stdout, stderr], [0, 'true\n', ''])
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})
+
+test('the environment of the program is asked for the URL, as it is now', async () => {
+  const program = `
+    const { Client } = require(${JSON.stringify(PACKAGE)})
+    Client.connect().then(async (client) => {
+      await client.close()
+      delete process.env.REDLATCH_URL
+      await Client.connect().catch((error) => console.log(error.kind))
+    })`
+  const { stdout } = await runNode(['-e', program], { REDLATCH_URL: context.url })
+  assert.equal(stdout, 'invalid_argument\n')
+})
+
+test('the last client that is garbage-collected takes the thread along', async () => {
+  const collect = collector()
+  await (await Client.connect(context.url)).close()
+  const before = started.length
+  const { worker } = started.at(-1)
+  let ended = false
+  worker.on('exit', () => (ended = true))
+  await until(() => {
+    collect()
+    return ended
+  })
+  const client = await Client.connect(context.url)
+  await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
+  assert.equal(started.length, before + 1)
+  await client.close()
 })
 
 test('a stream of the program is refused', () => {
