@@ -11,21 +11,18 @@ const { Table } = require('../table.js')
 
 // Messages to the thread, as lib/wasm/worker.js reads them: one of these, the number of the call, that of the object, the method and
 // its arguments.
-const [ASK, CALL, MAKE, DROP] = [0, 1, 2, 3]
+const [ASK, CALL, MAKE, DROP, END] = [0, 1, 2, 3, 4]
 // Messages from the thread.
 const REPLY = 0
 // The number of the Border of the thread among its objects.
 const BORDER = 0
 
-// The thread does nothing but this, so one that owes a reply for so many milliseconds has died, or has not even begun. Node.js tells
-// of neither while this thread waits.
-const LIMIT = 10_000
+// A thread that lives and owes a reply for so many milliseconds is stuck: it does nothing but this.
+const LIMIT = 30_000
 // The largest `exitLimit`.
 const LONGEST_END = 60_000
-
-// Flags of Node.js that a thread of its own needs: those for its connections. A file to be loaded first, or a kind of input, is for the
-// program.
-const FLAGS = /^--(tls-(min|max|keylog)|dns-result-order=|(no-)?network-family)/
+// How often, in milliseconds, one who waits looks whether the thread lives. The time of a suspend counts as one look.
+const LOOK = 100
 
 const STREAM = 'connect is given, and the connections belong to a thread, which cannot call it; leave it out, or set REDLATCH_WASM=1'
 
@@ -35,13 +32,14 @@ const snapshot = AsyncLocalStorage.snapshot()
 // One thread, and the messages to and from it.
 class Thread {
   #port
-  #bell = new Int32Array(new SharedArrayBuffer(12)) // how many messages it has sent, whether it has ended, and whether it has begun
+  #bell = new Int32Array(new SharedArrayBuffer(8)) // how many messages it has sent, and whether it has ended
   #outgoing = []
   #replies = []
   #heard
   #ended
   failure // once it has ended
-  clients = 0
+  clients = 0 // that are not garbage-collected
+  #waiting = 0 // calls without an answer
 
   // `heard` takes each batch of answers, and `ended` the reason once the thread has ended.
   constructor(module, heard, ended) {
@@ -49,29 +47,35 @@ class Thread {
     this.#port = port1
     this.#heard = heard
     this.#ended = (text) => {
-      this.end()
+      // One that is stuck may go on, and its clients with it.
+      worker.terminate().catch(() => undefined)
       ended(this, text)
     }
-    const worker = new Worker(join(__dirname, 'worker.js'), {
-      name: 'redlatch',
-      workerData: { module, port: port2, bell: this.#bell },
-      transferList: [port2],
-      execArgv: process.execArgv.filter((flag) => FLAGS.test(flag)),
-      env: { ...process.env, NODE_OPTIONS: '' },
+    // A thread inherits the flags of Node.js, and the kind of a program that is no file is not that of a file.
+    const isNoFile = process.execArgv.some((flag) => flag.startsWith('--input-type'))
+    const workerData = { module, port: port2, bell: this.#bell }
+    const settings = { name: 'redlatch', workerData, transferList: [port2], execArgv: isNoFile ? [] : undefined }
+    const worker = new Worker(join(__dirname, 'worker.js'), settings)
+    worker.on('error', (error) => {
+      // One that waited for the thread has found it dead before, and knew no cause.
+      if (this.failure !== undefined) process.emitWarning(`the thread of redlatch has failed: ${error}`, { type: 'RedlatchWarning', code: 'REDLATCH_THREAD' })
+      this.#ended(`${error}`)
     })
-    worker.on('error', (error) => this.#ended(`${error}`))
     worker.on('exit', () => this.#ended('its thread has ended'))
     worker.unref()
-    // One that is silent may go on, and its clients with it.
-    this.end = () => void worker.terminate().catch(() => undefined)
     port1.on('message', ([kind, batch]) => kind !== REPLY && heard(batch, true))
     port1.unref()
   }
 
-  // Whether the thread keeps the program alive.
-  keepAlive(yes) {
-    if (yes) this.#port.ref()
-    else this.#port.unref()
+  // The thread keeps the program alive as long as it owes an answer.
+  owes() {
+    this.#waiting += 1
+    if (this.#waiting === 1) this.#port.ref()
+  }
+
+  hasAnswered() {
+    this.#waiting -= 1
+    if (this.#waiting === 0) this.#port.unref()
   }
 
   // Sends a message with all others that are made in one go.
@@ -97,6 +101,7 @@ class Thread {
 
   // Blocks until the messages that come make `isOver` true, or the thread has ended.
   waitFor(isOver, limit = LIMIT) {
+    let silent = 0
     while (!isOver()) {
       const rung = Atomics.load(this.#bell, 0)
       const received = receiveMessageOnPort(this.#port)
@@ -104,11 +109,15 @@ class Thread {
         const [kind, value] = received.message
         if (kind === REPLY) this.#replies.push(value)
         else this.#heard(value)
+        silent = 0
         continue
       }
       if (Atomics.load(this.#bell, 1) !== 0) return this.#ended('its thread has ended')
-      if (Atomics.wait(this.#bell, 0, rung, limit) !== 'timed-out') continue
-      return this.#ended(Atomics.load(this.#bell, 2) === 0 ? 'its thread did not begin' : 'its thread does not answer')
+      if (Atomics.wait(this.#bell, 0, rung, LOOK) !== 'timed-out') continue
+      // Node.js tells of the end of a thread that had no time to ring, such as one without memory, later. The port knows it.
+      if (this.#port.postMessage([]) === false) return this.#ended('its thread has ended')
+      silent += LOOK
+      if (silent >= limit) return this.#ended('its thread does not answer')
     }
   }
 }
@@ -122,7 +131,7 @@ function threadOf(module, backend) {
   // An object that is garbage-collected is forgotten by the thread.
   const collected = new FinalizationRegistry(({ border, thread, id, isClient }) => {
     thread.post(DROP, id, id)
-    if (isClient) border.forget(thread)
+    if (isClient) border.leave(thread)
   })
 
   class Border {
@@ -131,7 +140,6 @@ function threadOf(module, backend) {
     #last = BORDER
     #asked = new Table() // by number, each call without an answer: its thread, and what is made of the answer
     #held = new Table() // the thread of each hold
-    #waiting = 0
     #batches = [] // that have come and are not told
 
     constructor(drain) {
@@ -171,9 +179,7 @@ function threadOf(module, backend) {
 
     #answered(id) {
       const asked = this.#asked.take(id)
-      if (asked === undefined) return undefined
-      this.#waiting -= 1
-      if (this.#waiting === 0) this.#thread?.keepAlive(false)
+      asked?.thread.hasAnswered()
       return asked
     }
 
@@ -225,8 +231,7 @@ function threadOf(module, backend) {
 
     #note(id, asked) {
       this.#asked.set(id, asked)
-      this.#waiting += 1
-      if (this.#waiting === 1) asked.thread.keepAlive(true)
+      asked.thread.owes()
     }
 
     // Asks something that is answered at once.
@@ -257,18 +262,20 @@ function threadOf(module, backend) {
       if (connect !== undefined) return failureOf('invalid_argument', STREAM)
       const { thread } = this
       const id = this.nextId()
-      const failure = this.make(thread, id, BORDER, 'client', url, names, values)
-      if (failure !== undefined) return failure
       thread.clients += 1
-      return new Client(this, thread, id)
+      const failure = this.make(thread, id, BORDER, 'client', url, names, values)
+      if (failure === undefined) return new Client(this, thread, id)
+      this.leave(thread)
+      return failure
     }
 
-    // A client was garbage-collected. A test runner loads the package again and again: the last client takes the thread along.
-    forget(thread) {
+    // A client is gone. A test runner loads the package again and again: the last client takes the thread along, once the thread has
+    // done what that client owes.
+    leave(thread) {
       thread.clients -= 1
-      if (thread.clients > 0 || this.#waiting > 0) return
+      if (thread.clients > 0) return
       if (this.#thread === thread) this.#thread = undefined
-      thread.end()
+      thread.post(END)
     }
 
     cancel(id) {

@@ -5,21 +5,43 @@ const { parentPort, workerData } = require('node:worker_threads')
 const { backendOf } = require('./host.js')
 const { platform } = require('./node.js')
 
-const [ASK, CALL, MAKE, DROP] = [0, 1, 2, 3]
+const [ASK, CALL, MAKE, DROP, END] = [0, 1, 2, 3, 4]
 const [REPLY, BATCH] = [0, 1]
 const BORDER = 0
 
 const { port, bell, module: compiled } = workerData
-Atomics.store(bell, 2, 1)
 
-// The other side knows the environment of the program, of which this one has an old copy.
-class Border extends backendOf(compiled, { ...platform, url: () => undefined }).Border {
+// Clients of which the module has something yet. One that was dropped may still have to give back what it asked for.
+const clients = new Set()
+let isLast = false
+
+function endIfLast() {
+  if (isLast && clients.size === 0) port.close()
+}
+
+const backend = backendOf(compiled, {
+  ...platform,
+  // The other side knows the environment of the program, of which this one has an old copy.
+  url: () => undefined,
+  forgetTls: (client) => {
+    platform.forgetTls(client)
+    clients.delete(client)
+    endIfLast()
+  },
+})
+
+class Border extends backend.Border {
   // The other side gives all numbers out, so that it need not ask for them.
   next
 
   nextId() {
     this.next += 1
     return this.next - 1
+  }
+
+  client(...given) {
+    clients.add(this.next)
+    return super.client(...given)
   }
 
   releaseHold(hold) {
@@ -71,12 +93,17 @@ function serve([kind, id, target, method, given]) {
       const made = object[method](...given)
       const isRefused = made.message !== undefined
       if (!isRefused) objects.set(id, made)
+      else clients.delete(id)
       post(REPLY, isRefused ? made : undefined)
       break
     }
     case DROP:
       objects.delete(id)
       object.drop()
+      break
+    case END:
+      isLast = true
+      endIfLast()
       break
   }
 }

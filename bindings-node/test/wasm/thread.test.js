@@ -21,7 +21,9 @@ threads.MessageChannel = class extends MessageChannel {
 threads.Worker = class extends Worker {
   constructor(...given) {
     super(...given)
-    started.at(-1).worker = this
+    const thread = started.at(-1)
+    thread.worker = this
+    this.on('exit', () => (thread.ended = true))
   }
 }
 
@@ -81,22 +83,68 @@ test('a thread that ends while a call waits for its reply is no hang', async () 
   await hasEnded(held)
 })
 
-test('a file that Node.js loads first, and the kind of its input, are for the program alone', async () => {
+// Runs a program that locks once, as an ES module without a file, with a file that Node.js loads before.
+async function runWith(first) {
   const folder = mkdtempSync(join(tmpdir(), 'redlatch-thread-'))
-  const first = join(folder, 'first.cjs')
-  writeFileSync(first, "if (!require('node:worker_threads').isMainThread) throw new Error('not here')")
+  const file = join(folder, 'first.cjs')
+  writeFileSync(file, first)
   const program = `
     import { Client } from ${JSON.stringify(pathToFileURL(join(PACKAGE, 'index.mjs')).href)}
     const client = await Client.connect()
     console.log(await client.lock('a').using((hold) => hold.isHeld))
     await client.close()`
   try {
-    const words = ['--import', pathToFileURL(first).href, '--input-type=module', '-e', program]
-    const { code, stdout, stderr } = await runNode(words, { REDLATCH_URL: context.url, NODE_OPTIONS: `--require ${first}` })
-    assert.deepEqual([code, stdout, stderr], [0, 'true\n', ''])
+    const words = ['--import', pathToFileURL(file).href, '--input-type=module', '-e', program]
+    return await runNode(words, { REDLATCH_URL: context.url, NODE_OPTIONS: `--require ${file}` })
   } finally {
     rmSync(folder, { recursive: true })
   }
+}
+
+test('a thread that ends without a word while a call waits is no hang either', async () => {
+  const held = await heldAndAwaited()
+  held.waiting.catch(() => undefined)
+  const ended = started.at(-1).worker.terminate()
+  const call = () => {
+    for (;;) held.client.stats()
+  }
+  assert.throws(call, /its thread has ended; its holds count as lost/)
+  await hasEnded(held)
+  await ended
+})
+
+test('a client that is garbage-collected leaves the thread to the others', async () => {
+  const collect = collector()
+  const client = await Client.connect(context.url)
+  const hold = await client.lock(freshName()).acquire()
+  const { worker } = started.at(-1)
+  let gone = false
+  const registry = new FinalizationRegistry(() => (gone = true))
+  await (async () => {
+    const other = await Client.connect(context.url)
+    registry.register(other)
+    await other.close()
+  })()
+  await until(() => {
+    collect()
+    return gone
+  })
+  const next = await Client.connect(context.url)
+  assert.equal(started.at(-1).worker, worker)
+  assert.equal(hold.isHeld, true)
+  assert.equal(await hold.release(), true)
+  await Promise.all([client.close(), next.close()])
+})
+
+test('a program without a file, and files that Node.js loads first, do no harm', async () => {
+  const { code, stdout, stderr } = await runWith('globalThis.first = true')
+  assert.deepEqual([code, stdout, stderr], [0, 'true\n', ''])
+})
+
+test('a thread that cannot begin is an error, with its cause', async () => {
+  const { code, stderr } = await runWith("if (!require('node:worker_threads').isMainThread) throw new Error('not here')")
+  assert.equal(code, 1)
+  assert.match(stderr, /InternalError: .*its thread has ended/)
 })
 
 test('the environment of the program is asked for the URL, as it is now', async () => {
@@ -111,21 +159,43 @@ test('the environment of the program is asked for the URL, as it is now', async 
   assert.equal(stdout, 'invalid_argument\n')
 })
 
-test('the last client that is garbage-collected takes the thread along', async () => {
+test('the last client that is garbage-collected takes the thread along, when it owes nothing', async () => {
   const collect = collector()
-  await (await Client.connect(context.url)).close()
+  const name = freshName()
+  // It is given up before its answer comes, so the thread gives the permits back.
+  await (async () => {
+    const other = await Client.connect(context.url)
+    const seats = other.plainSemaphore(name)
+    await seats.trySetPermits(5)
+    await context.redis.send('CLIENT', 'PAUSE', '400', 'WRITE')
+    const controller = new AbortController()
+    const taken = seats.acquire(2, { signal: controller.signal })
+    setImmediate(() => controller.abort())
+    await assert.rejects(taken, { name: 'AbortError' })
+  })()
   const before = started.length
-  const { worker } = started.at(-1)
-  let ended = false
-  worker.on('exit', () => (ended = true))
   await until(() => {
     collect()
-    return ended
+    return started.at(-1).ended
   })
+  assert.equal(await context.redis.send('GET', name), '5')
   const client = await Client.connect(context.url)
   await client.lock(freshName()).using((hold) => assert.equal(hold.isHeld, true))
   assert.equal(started.length, before + 1)
   await client.close()
+})
+
+test('a client that is refused leaves no thread', async () => {
+  const collect = collector()
+  // The clients of the tests before have to be gone.
+  await until(() => {
+    collect()
+    return started.every(({ ended }) => ended)
+  })
+  const before = started.length
+  assert.throws(() => new Client(context.url, { unheardOf: 1 }), InvalidArgumentError)
+  assert.equal(started.length, before + 1)
+  await until(() => started.at(-1).ended)
 })
 
 test('a stream of the program is refused', () => {
