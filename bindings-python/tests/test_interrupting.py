@@ -193,6 +193,8 @@ def test_a_loss_before_the_body_leaves_the_body_out(
     assert not lock.locked()
 
 
+# Python drops an interrupt that comes in a finalizer, and says so. The end of the block tells the loss then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_nothing_comes_after_the_block(client: redlatch.Client, look: redis.Redis, name: str) -> None:
     """The loss is told while the block ends, again and again at another moment."""
     lock, told = client.lock(name, interrupt_on_lost=True), 0

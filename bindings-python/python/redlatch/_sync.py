@@ -102,8 +102,9 @@ class Client(BaseClient):
         Under gevent and eventlet it is called in a greenlet of its own, which may wait; and on that thread if the hub in
         which it was given has ended. With `interrupt_on_lost` the thread inside a `with` block is interrupted then, and the
         block raises LockLostError: by a LostInterrupt, at its next line of Python. A call that blocks outside of Python, as
-        `time.sleep` or a read, ends first. The block stays on one thread, without a `yield` or `await`: greenlets are
-        refused, and so is a block inside a generator or coroutine.
+        `time.sleep` or a read, ends first. Python drops an interrupt that comes in a finalizer, such as `__del__` or the
+        callback of a weak reference; the end of the block tells the loss then. The block stays on one thread, without a
+        `yield` or `await`: greenlets are refused, and so is a block inside a generator or coroutine.
         """
         return Lock(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
 
