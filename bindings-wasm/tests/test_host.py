@@ -161,6 +161,9 @@ def test_answers_have_the_values_of_the_table(host: Host, server: Server, eye: r
     assert host.call("redlatch_counter_name", client, given=seats + text("seats")) is None
     with pytest.raises(Failed, match="name"):
         host.call("redlatch_counter_name", client, given=seats + text(""))
+    with pytest.raises(Failed) as failed:
+        host.call("redlatch_counter_name", client, given=b"\2" + text("seats"))
+    assert failed.value.kind == "internal"
     assert host.wait(counter("change", set_seats, number(3))) is True
     assert host.wait(counter("change", set_seats, number(9))) is False
     assert host.wait(counter("take", number(2))) is None
