@@ -17,8 +17,8 @@ const REPLY = 0
 // The number of the Border of the thread among its objects.
 const BORDER = 0
 
-// A thread that lives and owes a reply for so many milliseconds is stuck: it does nothing but this.
-const LIMIT = 30_000
+// A thread that owes a reply for so many milliseconds is stuck or dead: it does nothing but this.
+const LIMIT = 10_000
 // The largest `exitLimit`.
 const LONGEST_END = 60_000
 // How often, in milliseconds, one who waits looks whether the thread lives. The time of a suspend counts as one look.
@@ -114,7 +114,7 @@ class Thread {
       }
       if (Atomics.load(this.#bell, 1) !== 0) return this.#ended('its thread has ended')
       if (Atomics.wait(this.#bell, 0, rung, LOOK) !== 'timed-out') continue
-      // Node.js tells of the end of a thread that had no time to ring, such as one without memory, later. The port knows it.
+      // Node.js tells of the end of a thread that had no time to ring, such as one without memory, later. Mostly the port knows it.
       if (this.#port.postMessage([]) === false) return this.#ended('its thread has ended')
       silent += LOOK
       if (silent >= limit) return this.#ended('its thread does not answer')

@@ -101,18 +101,6 @@ async function runWith(first) {
   }
 }
 
-test('a thread that ends without a word while a call waits is no hang either', async () => {
-  const held = await heldAndAwaited()
-  held.waiting.catch(() => undefined)
-  const ended = started.at(-1).worker.terminate()
-  const call = () => {
-    for (;;) held.client.stats()
-  }
-  assert.throws(call, /its thread has ended; its holds count as lost/)
-  await hasEnded(held)
-  await ended
-})
-
 test('a client that is garbage-collected leaves the thread to the others', async () => {
   const collect = collector()
   const client = await Client.connect(context.url)
