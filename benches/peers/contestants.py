@@ -294,7 +294,9 @@ FAMILY = [
 
 # The same npm package without its binary, on the event loop and on a thread.
 WASM = [
-    replace(each, name=f"redlatch Node {how}, reentrant", environment={**each.environment, "REDLATCH_WASM": value})
+    replace(
+        each, name=f"redlatch Node {how}, reentrant", environment={**each.environment, "REDLATCH_WASM": value}
+    )
     for each in (ours("Node", "reentrant"),)
     for how, value in (("WebAssembly", "1"), ("WebAssembly thread", "thread"))
 ]
