@@ -43,9 +43,11 @@ try {
 // In the place of Node.js, so that signals, the terminal and the exit code are the program's own. Node.js 20 cannot.
 if (process.execve) process.execve(file, [file, ...words])
 
-const child = spawn(file, words, { stdio: 'inherit' })
-child.on('error', (error) => fail(`cannot run ${file}: ${error.message}`, CANNOT_RUN))
+let child
+// Before it begins: a signal that ended this process meanwhile would leave the program alone. Node.js tells of it in a later tick.
 for (const signal of ['SIGHUP', 'SIGTERM', 'SIGUSR2']) process.on(signal, () => child.kill(signal))
 // The terminal sends these to the program as well.
 for (const signal of ['SIGINT', 'SIGQUIT']) process.on(signal, () => {})
+child = spawn(file, words, { stdio: 'inherit' })
+child.on('error', (error) => fail(`cannot run ${file}: ${error.message}`, CANNOT_RUN))
 child.on('exit', (code, signal) => process.exit(code ?? 128 + constants.signals[signal]))
