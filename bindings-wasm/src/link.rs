@@ -526,16 +526,13 @@ impl Link {
             Purpose::Node => self.manner.pubsub.publish(attempt.sharded),
             _ => Publish::Classic,
         };
-        let mut traffic = Outbox::new(
+        let traffic = Outbox::new(
             self.id,
             publish,
             ServerClock::new(attempt.time.unwrap_or_default(), now),
             ConcurrencyLimiter::new(),
             now,
         );
-        if attempt.purpose == Purpose::Node {
-            traffic = traffic.of_node();
-        }
         self.state = State::Up(Box::new(Live {
             conn: attempt.conn,
             server: attempt.server,
@@ -546,7 +543,7 @@ impl Link {
                 _ => ["SUBSCRIBE", "UNSUBSCRIBE"],
             },
             reader: attempt.reader,
-            traffic,
+            traffic: traffic.following_redirects(attempt.purpose == Purpose::Node),
             expected: VecDeque::new(),
             answer: None,
             called: Vec::new(),

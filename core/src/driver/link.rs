@@ -306,8 +306,9 @@ impl Link {
                 .push(connecting::evictable(&connected.address.shown(), &policy));
             self.evicts = Some(policy);
         }
+        let mut live = Live::new(self.id, &self.manner, connected);
         let is_node = matches!(self.target, Target::Node(_));
-        let live = Live::new(self.id, is_node, &self.manner, connected);
+        live.traffic = live.traffic.following_redirects(is_node);
         self.state = State::Up(Box::new(live));
         self.generation += 1;
         news.connects += 1;
@@ -374,7 +375,7 @@ struct Live {
 }
 
 impl Live {
-    fn new(id: LinkId, is_node: bool, manner: &Manner, connected: Connected) -> Self {
+    fn new(id: LinkId, manner: &Manner, connected: Connected) -> Self {
         let Connected {
             address,
             connection,
@@ -384,18 +385,19 @@ impl Live {
             ..
         } = connected;
         let now = clock::now();
-        let publish = manner.pubsub.publish(sharded);
-        let mut traffic = Outbox::new(id, publish, clock, ConcurrencyLimiter::new(), now);
-        if is_node {
-            traffic = traffic.of_node();
-        }
         Live {
             address,
             uuid: manner.uuid.clone(),
             connection,
             pushes,
             messages: Vec::new(),
-            traffic,
+            traffic: Outbox::new(
+                id,
+                manner.pubsub.publish(sharded),
+                clock,
+                ConcurrencyLimiter::new(),
+                now,
+            ),
             replies: Replies::new(),
             spare: None,
             called: Vec::new(),

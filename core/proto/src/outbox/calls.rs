@@ -47,8 +47,8 @@ pub struct Redirect {
 /// The calls of one connection.
 pub struct Outbox {
     id: LinkId,
-    /// A node of a cluster, whose redirects are followed.
-    is_node: bool,
+    /// Whether redirects are handed on, to be followed. A redirect refuses the call otherwise.
+    follows_redirects: bool,
     publish: Publish,
     clock: ServerClock,
     /// Calls that are sent at the end of this turn of the I/O thread, several in a command.
@@ -128,7 +128,7 @@ impl Outbox {
     ) -> Self {
         Outbox {
             id,
-            is_node: false,
+            follows_redirects: false,
             publish,
             clock,
             gathered: Batcher::default(),
@@ -143,9 +143,9 @@ impl Outbox {
         }
     }
 
-    /// The same for a node of a cluster. Another server that redirects refuses the call.
-    pub fn of_node(mut self) -> Self {
-        self.is_node = true;
+    /// Sets whether redirects are followed. Only the driver of a cluster can follow them.
+    pub fn following_redirects(mut self, yes: bool) -> Self {
+        self.follows_redirects = yes;
         self
     }
 
@@ -484,7 +484,7 @@ impl Outbox {
             "ASK" => true,
             _ => return None,
         };
-        let to = elsewhere(error.details()?).filter(|_| self.is_node)?;
+        let to = elsewhere(error.details()?).filter(|_| self.follows_redirects)?;
         Some((to, asking))
     }
 
@@ -750,14 +750,15 @@ mod tests {
         assert!(news.inputs.is_empty());
     }
 
-    /// A server of a quorum has a number as a node has, and nobody follows its redirects.
+    /// The servers of a quorum have link numbers, as nodes have. Nothing follows their redirects.
     #[test]
-    fn a_redirect_refuses_the_call_of_a_server_that_is_taken_for_no_node() {
+    fn a_redirect_refuses_the_call_unless_redirects_are_followed() {
         for link in [STANDALONE, 1] {
-            let clock = ServerClock::new(5000, at(0));
-            let limiter = ConcurrencyLimiter::new();
-            let member = Outbox::new(link, Publish::Classic, clock, limiter, at(0));
-            for (mut traffic, refused) in [(member, true), (traffic().of_node(), false)] {
+            for refused in [true, false] {
+                let clock = ServerClock::new(5000, at(0));
+                let limiter = ConcurrencyLimiter::new();
+                let traffic = Outbox::new(link, Publish::Classic, clock, limiter, at(0));
+                let mut traffic = traffic.following_redirects(!refused);
                 let mut news = News::default();
                 traffic.send(at(0), inspect(1));
                 assert_eq!(fetched(&mut traffic), [(vec![1], false)]);

@@ -121,12 +121,9 @@ impl Played {
     pub fn new(link: LinkId, sizes: (usize, usize), server_ms: u64, now: Moment) -> Played {
         let window = ConcurrencyLimiter::of_size(sizes.0, sizes.1);
         let clock = ServerClock::new(server_ms, now);
-        let mut traffic = Outbox::new(link, Publish::Classic, clock, window, now);
-        if link != STANDALONE {
-            traffic = traffic.of_node();
-        }
+        let traffic = Outbox::new(link, Publish::Classic, clock, window, now);
         Played {
-            traffic,
+            traffic: traffic.following_redirects(link != STANDALONE),
             open: BTreeMap::new(),
             ends: BTreeSet::new(),
             written: VecDeque::new(),
