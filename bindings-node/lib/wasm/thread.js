@@ -8,20 +8,13 @@ const { join } = require('node:path')
 const { setImmediate } = require('node:timers')
 const { MessageChannel, Worker, receiveMessageOnPort } = require('node:worker_threads')
 const { Table } = require('../table.js')
-
-// Messages to the thread, as lib/wasm/worker.js reads them: one of these, the number of the call, that of the object, the method and
-// its arguments.
-const [ASK, CALL, MAKE, DROP, END] = [0, 1, 2, 3, 4]
-// Messages from the thread.
-const REPLY = 0
-// The number of the Border of the thread among its objects.
-const BORDER = 0
+const { ASK, BATCH, BORDER, CALL, DROP, END, MAKE, REPLY } = require('./messages.js')
 
 // A thread that owes a reply for so many milliseconds is stuck or dead: it does nothing but this.
 const LIMIT = 10_000
 // The largest `exitLimit`.
 const LONGEST_END = 60_000
-// How often, in milliseconds, one who waits looks whether the thread lives. The time of a suspend counts as one look.
+// A wait checks so often, in milliseconds, whether the thread lives. A suspend counts as one check, however long it is.
 const LOOK = 100
 
 const STREAM = 'connect is given, and the connections belong to a thread, which cannot call it; leave it out, or set REDLATCH_WASM=1'
@@ -47,23 +40,23 @@ class Thread {
     this.#port = port1
     this.#heard = heard
     this.#ended = (text) => {
-      // One that is stuck may go on, and its clients with it.
+      // A stuck thread could go on later, and renew locks that count as lost.
       worker.terminate().catch(() => undefined)
       ended(this, text)
     }
-    // A thread inherits the flags of Node.js, and the kind of a program that is no file is not that of a file.
+    // The thread inherits the flags of Node.js. `--input-type` is for a program without a file: Node.js refuses it for worker.js.
     const isNoFile = process.execArgv.some((flag) => flag.startsWith('--input-type'))
     const workerData = { module, port: port2, bell: this.#bell }
     const settings = { name: 'redlatch', workerData, transferList: [port2], execArgv: isNoFile ? [] : undefined }
     const worker = new Worker(join(__dirname, 'worker.js'), settings)
     worker.on('error', (error) => {
-      // One that waited for the thread has found it dead before, and knew no cause.
+      // A call that waited has found the thread dead before, without this cause.
       if (this.failure !== undefined) process.emitWarning(`the thread of redlatch has failed: ${error}`, { type: 'RedlatchWarning', code: 'REDLATCH_THREAD' })
       this.#ended(`${error}`)
     })
     worker.on('exit', () => this.#ended('its thread has ended'))
     worker.unref()
-    port1.on('message', ([kind, batch]) => kind !== REPLY && heard(batch, true))
+    port1.on('message', ([kind, batch]) => kind === BATCH && heard(batch, true))
     port1.unref()
   }
 
@@ -114,7 +107,7 @@ class Thread {
       }
       if (Atomics.load(this.#bell, 1) !== 0) return this.#ended('its thread has ended')
       if (Atomics.wait(this.#bell, 0, rung, LOOK) !== 'timed-out') continue
-      // Node.js tells of the end of a thread that had no time to ring, such as one without memory, later. Mostly the port knows it.
+      // A thread that runs out of memory ends without a ring. The event for it comes after this wait, and the port mostly knows before.
       if (this.#port.postMessage([]) === false) return this.#ended('its thread has ended')
       silent += LOOK
       if (silent >= limit) return this.#ended('its thread does not answer')
@@ -148,7 +141,7 @@ function threadOf(module, backend) {
 
     // ---- what threads tell ----
 
-    // `isFree`: nothing of the program runs.
+    // `isFree`: no function of the program is under way.
     #heard(batch, isFree) {
       for (let at = 0; at < batch.done.length; at += 1) {
         const id = Math.abs(batch.done[at])
@@ -183,7 +176,7 @@ function threadOf(module, backend) {
       return asked
     }
 
-    // Nothing in a thread that has ended can be asked any more. Its calls fail, its holds are lost, and the next client gets another one.
+    // A thread that has ended answers nothing. Its calls fail, its holds are lost, and the next client gets another thread.
     #ended(thread, text) {
       if (thread.failure !== undefined) return
       const message = `the WebAssembly part of redlatch has failed: ${text}; its holds count as lost, open a new client`
@@ -239,6 +232,12 @@ function threadOf(module, backend) {
       return thread.failure ?? thread.call(CALL, this.nextId(), target, method, given) ?? thread.failure
     }
 
+    // The same, for a caller that cannot be told of a failure.
+    callOr(otherwise, thread, target, method, ...given) {
+      const told = this.call(thread, target, method, ...given)
+      return thread.failure === undefined ? told : otherwise
+    }
+
     // Has the thread make an object with this number. Returns why it did not.
     make(thread, id, target, method, ...given) {
       return thread.failure ?? thread.call(MAKE, id, target, method, given) ?? thread.failure
@@ -289,9 +288,7 @@ function threadOf(module, backend) {
 
     #askHold(id, otherwise, method) {
       const thread = this.#held.get(id)
-      if (thread === undefined || thread.failure !== undefined) return otherwise
-      const told = this.call(thread, BORDER, method, id)
-      return thread.failure === undefined ? told : otherwise
+      return thread === undefined ? otherwise : this.callOr(otherwise, thread, BORDER, method, id)
     }
 
     isHeld(id) {
@@ -388,8 +385,8 @@ function threadOf(module, backend) {
       return failure ?? new Made(this.#border, this.#thread, id, this)
     }
 
-    get isDead() {
-      return this.#thread.failure !== undefined
+    callOr(otherwise, method, ...given) {
+      return this.#border.callOr(otherwise, this.#thread, this.id, method, ...given)
     }
   }
 
@@ -418,10 +415,9 @@ function threadOf(module, backend) {
       return this.call('stats')
     }
 
-    // It is called where nothing may throw, as is `name` below.
+    // The callers of this and of `name` below must not throw.
     events() {
-      const told = this.isDead ? [] : this.call('events')
-      return this.isDead ? [] : told
+      return this.callOr([], 'events')
     }
 
     close(limit) {
@@ -435,8 +431,7 @@ function threadOf(module, backend) {
     }
 
     name(name) {
-      const told = this.isDead ? name : this.call('name', name)
-      return this.isDead ? name : told
+      return this.callOr(name, 'name', name)
     }
 
     acquire() {

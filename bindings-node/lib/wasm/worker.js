@@ -3,15 +3,13 @@
 
 const { parentPort, workerData } = require('node:worker_threads')
 const { backendOf } = require('./host.js')
+const { ASK, BATCH, BORDER, CALL, DROP, END, MAKE, REPLY } = require('./messages.js')
 const { platform } = require('./node.js')
 
-const [ASK, CALL, MAKE, DROP, END] = [0, 1, 2, 3, 4]
-const [REPLY, BATCH] = [0, 1]
-const BORDER = 0
 
 const { port, bell, module: compiled } = workerData
 
-// Clients of which the module has something yet. One that was dropped may still have to give back what it asked for.
+// The clients that the module still has. A dropped client stays until it has given back its locks and permits.
 const clients = new Set()
 let isLast = false
 
