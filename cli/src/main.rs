@@ -33,8 +33,9 @@ fn main() -> ExitCode {
         Err(error) => {
             let text = error.to_string();
             // A closed standard error leaves nowhere to complain.
-            let _ = match text.contains("://") && error.use_stderr() {
-                true => write!(io::stderr(), "{}", shown::without_secrets(&text)),
+            let shown = shown::without_secrets(&text);
+            let _ = match shown != text && error.use_stderr() {
+                true => write!(io::stderr(), "{shown}"),
                 false => error.print(),
             };
             return match error.use_stderr() {

@@ -26,8 +26,15 @@ pub(crate) fn cut(text: &str, columns: usize) -> &str {
     &text[..end.map_or(text.len(), |(end, _)| end)]
 }
 
-/// The text of an error of the command line without the user and password of a URL.
+/// The text of an error of the command line without the user and password of a URL, and without
+/// those of `host:port,password=...`.
 pub(crate) fn without_secrets(text: &str) -> String {
+    let mut parts = text.split("password=");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let text = parts.fold(first, |shown, part| {
+        let end = part.find(char::is_whitespace).unwrap_or(part.len());
+        format!("{shown}password=***{}", &part[end..])
+    });
     let mut parts = text.split("://");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |shown, part| {

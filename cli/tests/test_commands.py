@@ -255,6 +255,8 @@ def test_a_misplaced_password_is_not_repeated() -> None:
         assert done.returncode == 64
         assert "geheim" not in done.stderr
         assert "redis://***@h" in done.stderr
+    done = run("ping", "h:6380,password=geheim,ssl=True")
+    assert "h:6380,password=***" in done.stderr and "geheim" not in done.stderr
 
 
 def test_free_does_nothing_unasked(held: str, look: redis.Redis) -> None:

@@ -303,6 +303,8 @@ below); a caller that tries once, or whose time is over, gets the error. A call 
 | `NOPERM` | no | the error is `denied` |
 | `WRONGTYPE` | no | the error is `foreign_kind` |
 | `DB index is out of range`, `cluster support disabled`, that it does not know `SENTINEL` | no | the error is `invalid_argument`: the URL does not fit this server |
+| that it does not know `EVAL` or `EVALSHA` | no | the error is `denied`: every lock needs them; allow what `rename-command` has switched off |
+| `unknown command`, `syntax error`, `wrong number of arguments for 'auth'` | no | the error is `invalid_argument`: the server is older than Redis 6.2, or keeps commands back |
 
 A server whose memory is bounded and that may evict keys (any `maxmemory-policy` but `noeviction`) can take away locks. The
 event `evictable` warns of it once.

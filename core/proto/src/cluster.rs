@@ -107,6 +107,8 @@ pub struct Cluster {
     backoff: Backoff,
     /// How many maps in a row did not help: a slot had no node, or a node was not connected.
     vain: u32,
+    /// The last map had holes.
+    holey: bool,
     /// Set while the map has to be fetched again. The inner value is a node that probably knows the
     /// new map.
     stale: Option<Option<LinkId>>,
@@ -147,7 +149,18 @@ enum Survey {
         /// How many answers are to come.
         left: usize,
         failure: Option<Error>,
+        /// The map that has the most slots.
+        best: Option<Vec<Range>>,
     },
+}
+
+/// How many slots a map has a node for.
+fn covered(ranges: &[Range]) -> usize {
+    let mut slots = vec![false; usize::from(SLOTS)];
+    for Range { first, last, .. } in ranges {
+        slots[usize::from(*first)..=usize::from(*last)].fill(true);
+    }
+    slots.iter().filter(|slot| **slot).count()
 }
 
 impl Cluster {
@@ -164,6 +177,7 @@ impl Cluster {
             survey: Survey::Resting { until: now },
             backoff: Backoff::default(),
             vain: 0,
+            holey: false,
             stale: Some(None),
             held: Vec::new(),
             homes: Map::default(),
@@ -325,7 +339,8 @@ impl Cluster {
         self.settle_homes(now, nodes);
     }
 
-    /// Applies a slot map.
+    /// Applies a slot map. A slot that it leaves out keeps its node: a node that has forgotten others
+    /// says nothing about them.
     fn take_map(
         &mut self,
         now: Moment,
@@ -333,7 +348,8 @@ impl Cluster {
         nodes: &mut impl Nodes,
         news: &mut News,
     ) {
-        let mut table = vec![STANDALONE; usize::from(SLOTS)];
+        self.holey = covered(&ranges) < usize::from(SLOTS);
+        let mut table = self.table.clone();
         for range in ranges {
             let (first, last) = (usize::from(range.first), usize::from(range.last));
             let node = self.node_at(now, node_of(range), nodes);
@@ -354,7 +370,7 @@ impl Cluster {
             ));
         }
         let mut routed = self.routed.iter();
-        let is_complete = !uncovered && routed.all(|id| nodes.publishes(*id).is_some());
+        let is_complete = !self.holey && routed.all(|id| nodes.publishes(*id).is_some());
         self.stale = (!is_complete).then_some(None);
     }
 
@@ -413,8 +429,9 @@ impl Cluster {
     }
 
     /// Fetches the map from the node that probably knows it. Without such a hint, asks up to
-    /// [`tuning::CLUSTER_MAP_NODES`] connected nodes. If none of these is connected, asks every
-    /// known address. The first good answer counts.
+    /// [`tuning::CLUSTER_MAP_NODES`] connected nodes. If none of these is connected, or the last map
+    /// had holes, asks every known address, the seeds too. The first whole map counts; one with holes
+    /// only if no other answer comes.
     fn ask_for_map(&mut self, now: Moment, nodes: &mut impl Nodes) {
         let ids = self.nodes.iter().map(|node| node.id);
         // The hint is used only once.
@@ -423,7 +440,7 @@ impl Cluster {
         let mut live: Vec<LinkId> = ids
             .filter(|id| hint.is_none_or(|hint| hint == *id) && nodes.publishes(*id).is_some())
             .collect();
-        if live.is_empty() {
+        if live.is_empty() || self.holey && hint.is_none() {
             let mut hosts: Vec<Host> = self.nodes.iter().map(|node| node.place.clone()).collect();
             for seed in &self.seeds {
                 if !hosts.contains(seed) {
@@ -445,11 +462,12 @@ impl Cluster {
             deadline: now.after(self.limit),
             left,
             failure: None,
+            best: None,
         };
     }
 
-    /// Takes an answer to the question for the map. The first good one counts, or the first error
-    /// if all fail. [`take_news`](Cluster::take_news) has to follow.
+    /// Takes an answer to the question for the map. The first whole map counts, else the best one with
+    /// holes, or the first error if all fail. [`take_news`](Cluster::take_news) has to follow.
     pub fn take_answer(
         &mut self,
         now: Moment,
@@ -457,40 +475,66 @@ impl Cluster {
         nodes: &mut impl Nodes,
         news: &mut News,
     ) {
-        let Survey::Asking { left, failure, .. } = &mut self.survey else {
+        let Survey::Asking {
+            left,
+            failure,
+            best,
+            ..
+        } = &mut self.survey
+        else {
             return;
         };
         *left = left.saturating_sub(1);
         match answer {
             Ok(ranges) => {
-                self.end_survey(nodes);
-                self.take_map(now, ranges, nodes, news);
-                self.vain += 1;
-                if self.stale.is_none() {
-                    (self.backoff, self.vain) = (Backoff::default(), 0);
+                let slots = covered(&ranges);
+                if slots == usize::from(SLOTS) {
+                    *left = 0;
+                }
+                if best.as_ref().is_none_or(|best| covered(best) < slots) {
+                    *best = Some(ranges);
                 }
             }
             Err(error) => {
-                let first = failure.take().unwrap_or(error);
-                if *left == 0 {
-                    return self.not_surveyed(first, nodes, news);
-                }
-                *failure = Some(first);
+                failure.get_or_insert(error);
             }
+        }
+        if *left == 0 {
+            let failure = failure.take();
+            self.conclude(now, failure, nodes, news);
         }
     }
 
-    fn end_survey(&mut self, nodes: &mut impl Nodes) {
-        self.survey = Survey::Idle;
+    /// Ends the question with the best map, or with the error if there is none.
+    fn conclude(
+        &mut self,
+        now: Moment,
+        failure: Option<Error>,
+        nodes: &mut impl Nodes,
+        news: &mut News,
+    ) {
+        let survey = std::mem::replace(&mut self.survey, Survey::Idle);
         nodes.stop_asking();
+        let Survey::Asking {
+            best: Some(best), ..
+        } = survey
+        else {
+            return self.not_surveyed(failure, news);
+        };
+        self.take_map(now, best, nodes, news);
+        self.vain += 1;
+        if self.stale.is_none() {
+            (self.backoff, self.vain) = (Backoff::default(), 0);
+        }
     }
 
-    fn not_surveyed(&mut self, error: Error, nodes: &mut impl Nodes, news: &mut News) {
-        self.end_survey(nodes);
+    fn not_surveyed(&mut self, failure: Option<Error>, news: &mut News) {
         self.stale = Some(None);
         // Only names without a node need this error. The others hear of the connection of their
         // node.
-        if self.table.contains(&STANDALONE) {
+        if let Some(error) = failure
+            && self.table.contains(&STANDALONE)
+        {
             news.tell(Input::Down(STANDALONE, error));
         }
     }
@@ -615,7 +659,8 @@ impl Cluster {
     pub fn wake(&mut self, now: Moment, nodes: &mut impl Nodes, news: &mut News) {
         if matches!(&self.survey, Survey::Asking { deadline, .. } if *deadline <= now) {
             let text = "no node of the cluster answered in time; do the nodes in the URL run?";
-            self.not_surveyed(Error::new(ErrorKind::Unavailable, text), nodes, news);
+            let failure = Error::new(ErrorKind::Unavailable, text);
+            self.conclude(now, Some(failure), nodes, news);
         }
         self.send_held(now, nodes, news);
     }
@@ -906,7 +951,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_good_map_counts_and_the_first_error_if_there_is_none() {
+    fn the_first_whole_map_counts_and_the_first_error_if_there_is_none() {
         let error = |text: &str| Error::new(ErrorKind::Unavailable, text);
         let mut rig = Rig {
             cluster: Cluster::new(at(0), vec![host(1), host(2)], SECOND),
@@ -934,6 +979,69 @@ mod tests {
         // It comes too late.
         rig.answer(4, Err(error("fourth")));
         assert!(rig.told().is_empty());
+    }
+
+    /// A node that has forgotten the others, and tells only its own slots, made holds at the others
+    /// unreachable.
+    #[test]
+    fn a_map_with_holes_counts_only_if_there_is_no_other() {
+        let (mut rig, whole) = (Rig::new(), halves());
+        let half = || whole[..1].to_vec();
+        rig.cluster.stale = Some(None);
+        rig.turn(10, News::default());
+        assert_eq!(rig.nodes.asked, ["nodes [1, 2]"]);
+        rig.answer(11, Ok(half()));
+        assert!(rig.nodes.asking, "another node may have all of it");
+        rig.answer(11, Ok(halves()));
+        assert!(!rig.nodes.asking && rig.told().is_empty());
+        // In the first question as well.
+        let mut rig = Rig {
+            cluster: Cluster::new(at(0), vec![host(1), host(2)], SECOND),
+            nodes: Noted::default(),
+            news: News::default(),
+        };
+        rig.turn(0, News::default());
+        rig.answer(1, Ok(half()));
+        rig.answer(2, Ok(halves()));
+        assert_eq!(rig.told(), ["routes"]);
+        assert_eq!(rig.nodes.known, [(1, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn a_slot_that_no_map_has_keeps_its_node_and_the_seeds_are_asked() {
+        let (mut rig, [_, name]) = (Rig::new(), names());
+        let half = || halves()[..1].to_vec();
+        rig.cluster.stale = Some(None);
+        rig.turn(10, News::default());
+        rig.answer(11, Ok(half()));
+        rig.answer(11, Err(Error::new(ErrorKind::Unavailable, "no answer")));
+        rig.turn(12, News::default());
+        assert!(rig.told().is_empty(), "nothing has changed");
+        rig.send(12, call(1, name));
+        assert_eq!(rig.nodes.sent, [(2, 1, false)]);
+        assert_eq!(rig.nodes.known, [(1, 1), (2, 2)]);
+        let again = rig.cluster.next_wake().expect("it asks again");
+        rig.turn(again.0 / 1000 + 1, News::default());
+        assert_eq!(rig.nodes.asked, ["nodes [1, 2]", "hosts [1, 2, 7]"]);
+        // Silence of the others does not make the holes count either.
+        rig.answer(2000, Ok(half()));
+        let end = rig.cluster.next_wake().expect("it waits for the others");
+        rig.turn(end.0 / 1000 + 1, News::default());
+        assert!(rig.told().is_empty());
+        rig.answer(2000, Ok(halves()));
+        assert!(rig.told().is_empty());
+    }
+
+    #[test]
+    fn a_first_map_with_holes_is_better_than_none() {
+        let mut rig = Rig {
+            cluster: Cluster::new(at(0), vec![host(1)], SECOND),
+            nodes: Noted::default(),
+            news: News::default(),
+        };
+        rig.turn(0, News::default());
+        rig.answer(1, Ok(halves()[..1].to_vec()));
+        assert_eq!(rig.told(), ["routes", "down 0"]);
     }
 
     #[test]

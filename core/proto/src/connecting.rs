@@ -160,7 +160,7 @@ impl TlsFault {
 pub fn refuses_hello(code: &str, detail: Option<&str>, with_password: bool) -> bool {
     match code {
         "NOPROTO" => true,
-        "ERR" => detail.is_some_and(|detail| detail.contains("unknown command")),
+        "ERR" => detail.is_some_and(|detail| detail.starts_with("unknown command")),
         // Valkey also gives this reply to unknown commands. A server that knows `HELLO` does not
         // give it to one that carries a password.
         "NOAUTH" => with_password,

@@ -211,6 +211,10 @@ fn unix(rest: &str) -> Result<Place, Wrong> {
     const UNIX: Wrong = "the path of the socket is missing, or what stands behind it is not known";
     let rest = rest.split('#').next().unwrap_or_default();
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    // Else `unix:///s,password=...` would be a path, which errors show.
+    if path.contains('=') {
+        return Err(UNIX);
+    }
     let path = decoded(path)
         .filter(|path| path.starts_with('/'))
         .ok_or(UNIX)?;
@@ -408,30 +412,48 @@ fn redacted(url: &str) -> String {
     }
 }
 
-/// The scheme, and the address if it surely contains no secret.
+/// The scheme, and the address as far as it surely contains no secret: a password may stand anywhere
+/// in a text that is no URL of ours, as in `host:6380,password=...,ssl=True`.
 fn without_secrets(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(start);
+    if !has_only(scheme.trim_end_matches("://"), "+.-") {
+        return "***".to_owned();
+    }
     let (secret, place) = rest.rsplit_once('@').unwrap_or(("", rest));
     let hidden = if secret.is_empty() { "" } else { "***@" };
-    // With a question mark before the `@`, the apparent address may be the end of a password.
-    if secret.contains(['?', '#']) {
-        return format!("{scheme}{hidden}***");
+    // With one of these before the `@`, or without a scheme, the apparent address may be the end of
+    // a password.
+    if scheme.is_empty() && !secret.is_empty()
+        || secret.contains(['?', '#', '/', ',', ';', '&', '='])
+        || secret.contains(char::is_whitespace)
+    {
+        return format!("{scheme}***");
     }
     let place = place.split(['?', '#']).next().unwrap_or_default();
     let (hosts, path) = place.split_at(place.find('/').unwrap_or(place.len()));
-    let mut end = 0;
-    for host in hosts.split(',') {
-        // Without an `@`, the apparent port may be a password.
-        if let Some((name, port)) = host.split_once(':')
-            && !is_digits(port)
-            && !is_ipv6(host)
-        {
-            return format!("{scheme}{hidden}{}{name}:***", &hosts[..end]);
+    let mut shown = format!("{scheme}{hidden}");
+    for (number, host) in hosts.split(',').enumerate() {
+        if number > 0 {
+            shown.push(',');
         }
-        end += host.len() + 1;
+        let (name, port) = host.split_once(':').unwrap_or((host, ""));
+        if is_ipv6(host) || has_only(name, "-._") && is_digits(port) {
+            shown.push_str(host);
+        } else if has_only(name, "-._") {
+            // Without an `@`, the apparent port may be a password.
+            return format!("{shown}{name}:***");
+        } else {
+            return format!("{shown}***");
+        }
     }
-    format!("{scheme}{hidden}{hosts}{path}")
+    shown + if has_only(path, "-._/") { path } else { "/***" }
+}
+
+/// Whether the text has letters and digits of ASCII only, and these characters.
+fn has_only(text: &str, others: &str) -> bool {
+    text.chars()
+        .all(|one| one.is_ascii_alphanumeric() || others.contains(one))
 }
 
 fn is_digits(text: &str) -> bool {
@@ -482,8 +504,8 @@ mod tests {
 
     #[test]
     fn a_refused_url_is_repeated_in_part_only() {
-        let text = refused(&format!("redis://{}:port", "höst.".repeat(1000)));
-        assert!(text.contains("...") && text.len() < 1000, "{text}");
+        let text = refused(&format!("redis://{}:port", "host.".repeat(1000)));
+        assert!(text.contains("...\"") && text.len() < 1000, "{text}");
     }
 
     #[test]
@@ -631,6 +653,139 @@ mod tests {
                 "{bad}: {text}"
             );
         }
+    }
+
+    /// A secret in each place of each form that people write, or paste from elsewhere: none of the
+    /// texts has it, nor its end behind an `@`. A form may be a good URL, if its secret is no host.
+    #[test]
+    fn no_form_shows_a_secret() {
+        const SECRETS: &[&str] = &[
+            "geheim",
+            "ge@heim",
+            "ge:heim",
+            "ge/heim",
+            "ge=heim",
+            "ge,heim",
+            "ge heim",
+            "ge?heim",
+            "ge#heim",
+            "ge;heim",
+            "ge&heim",
+            "ge%heim",
+            "géheim",
+            "ge\nheim",
+            "ge://heim",
+            "heim==",
+        ];
+        const FORMS: &[&str] = &[
+            "h.redis.cache.windows.net:6380,password=S,ssl=True,abort=False",
+            "h:6380,ssl=True,password=S",
+            "h,password=S",
+            "host=h;password=S",
+            "host=h;password=S;port=6379",
+            "host=h password=S",
+            "server=h,6379;Password=S;",
+            "password=S,h:6379",
+            "password=S",
+            "h 6379 S",
+            "h:6379:S",
+            "h:6379 -a S",
+            "-h h -a S",
+            "redis-cli -h h -a S -p 6379",
+            "redis-cli -u redis://u:S@h",
+            "{\"host\":\"h\",\"password\":\"S\"}",
+            "export URL=redis://u:S@h",
+            "\"redis://u:S@h:x\"",
+            "'redis://u:S@h:x'",
+            " redis://u:S@h:x",
+            "redis:u:S@h",
+            "redis:/u:S@h",
+            "u:S@h:6379",
+            ":S@h:6379",
+            "S@h:6379/0",
+            "u:S://u:S@h",
+        ];
+        const PLACES: &[&str] = &[
+            "h:6379,password=S",
+            "h:6379/0,password=S",
+            "h:6379/0&password=S",
+            "h:6379/0;password=S",
+            "h:6379/0 password=S",
+            "h:6379/password=S",
+            "h:6379?password=S",
+            "h:6379/0?password=S",
+            "h:6379/main?password=S",
+            "h:6379&password=S",
+            "h:6379;password=S",
+            "h:6379 S",
+            "h:6379/0#S",
+            "h,password:S",
+            "h:S",
+            "u:S",
+            ":S",
+            "u:S@",
+            "u:S@h:x",
+            "u:S@h/x/y/z",
+            "u:S@h,,h",
+            "u:S@h o",
+            "u:S@h?x=S",
+            "a,u:S@b:x,c",
+            "a,b:x,c,password=S",
+            "password=S@h:x",
+            "password=S",
+            "/tmp/s,password=S",
+            "/tmp/s;password=S",
+            "/tmp/s&pass=S",
+            "/tmp/s?db=x&pass=S",
+            "tmp/s?pass=S",
+        ];
+        let schemes = [
+            "redis",
+            "rediss",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "redis+quorum",
+            "unix",
+            "redis+unix",
+            "http",
+            "https",
+            "Redis",
+            "postgres",
+            "",
+        ];
+        let full = |scheme: &&str| {
+            PLACES
+                .iter()
+                .map(move |place| format!("{scheme}://{place}"))
+                .collect::<Vec<_>>()
+        };
+        let forms = FORMS
+            .iter()
+            .map(|form| (*form).to_owned())
+            .chain(schemes.iter().flat_map(full));
+        let mut refused = 0;
+        for form in forms {
+            for secret in SECRETS {
+                let url = form.replace('S', secret);
+                for parse in [parse, parse_for_sockets] {
+                    let text = match parse(&url) {
+                        Ok(place) => format!("{:?} {}", place.topology, place.at),
+                        Err(error) => {
+                            refused += 1;
+                            error.message().to_owned()
+                        }
+                    };
+                    // A URL without a host, whose secret ends like one: `redis://u:ge@heim`.
+                    let is_host = *secret == "ge@heim" && form.ends_with('S');
+                    assert!(
+                        is_host || !text.contains("heim") && !text.contains("geh"),
+                        "{url:?}: {text}"
+                    );
+                }
+            }
+        }
+        assert!(refused > 10_000, "{refused}");
     }
 
     #[test]

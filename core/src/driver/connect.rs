@@ -709,7 +709,7 @@ fn is_log_in_refused(error: &RedisError) -> bool {
         || match error.code() {
             Some("WRONGPASS" | "NOAUTH") => true,
             // Before Redis 6.
-            Some("ERR") => detail(error).contains("invalid password"),
+            Some("ERR") => detail(error).starts_with("invalid password"),
             _ => false,
         }
 }

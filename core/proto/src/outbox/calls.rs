@@ -584,11 +584,7 @@ fn tell(command: &Command, outcome: impl Fn() -> CallOutcome, news: &mut News) {
 
 /// Whether the server refuses writes because it is a replica.
 pub fn is_demoted(error: &ServerError) -> bool {
-    // Inside a script, servers before Redis 7 report it as an `ERR` with the code in its text.
-    error.code() == "READONLY"
-        || error
-            .details()
-            .is_some_and(|detail| detail.contains("-READONLY"))
+    wire::code_of(error.code(), error.details().unwrap_or_default()) == "READONLY"
 }
 
 pub fn millis(time: Duration) -> u64 {

@@ -48,7 +48,7 @@ pub use process::Process;
 #[cfg(test)]
 pub(crate) use script::timeout_key;
 pub use script::{Call, ScriptId, is_shardable, slot_of};
-pub use server_error::refusal;
+pub use server_error::{code_of, refusal};
 
 /// A validated lock name: UTF-8, 1 to 1,024 bytes.
 pub type Name = Arc<str>;

@@ -102,37 +102,58 @@ const CODES: &[(&str, ErrorKind, bool, &str)] = &[
     ),
 ];
 
-/// Phrases with which a script reports that a command in it was denied. Such texts have no code of
-/// their own.
-const DENIED: &[&str] = &[
-    "can't run this command",
-    "can't access",
-    "No permissions",
-    "no permissions",
+/// How texts of `ERR` begin that have no code of their own, the row of [`CODES`] that says what they
+/// mean.
+const PHRASES: &[(&str, &str)] = &[
+    ("the user executing the script can't", "NOPERM"),
+    ("acl failure in script", "NOPERM"),
+    ("max number of clients", "MAXCLIENTS"),
 ];
 
-/// Phrases of servers that do not fit the URL, and the remedy. These errors have no code of their
-/// own.
-const MISFITS: &[(&str, &str)] = &[
+const OLD: &str = "the server is older than Redis 6.2, or keeps this command back; redlatch needs Redis 6.2 or newer, \
+     or Valkey 8.1 or newer, with the commands in docs/errors.md";
+const NO_SCRIPTS: &str = "every lock needs EVAL and EVALSHA, and this server has them renamed or switched off; allow them";
+
+/// How texts of `ERR` begin of servers that do not fit, the kind and the remedy. None of them passes
+/// by itself.
+const MISFITS: &[(&str, ErrorKind, &str)] = &[
     (
-        "DB index is out of range",
+        "db index is out of range",
+        ErrorKind::InvalidArgument,
         "the URL names a database that this server does not have (see its setting databases); name another one",
     ),
     (
-        "cluster support disabled",
+        "this instance has cluster support disabled",
+        ErrorKind::InvalidArgument,
         "this server is no node of a cluster; use redis:// (or rediss://) in the URL",
     ),
     (
-        "unknown command 'SENTINEL'",
+        "unknown command 'sentinel'",
+        ErrorKind::InvalidArgument,
         "this server is no sentinel; name the address of sentinels in the URL, or use redis:// for one server",
+    ),
+    ("unknown command 'eval'", ErrorKind::Denied, NO_SCRIPTS),
+    ("unknown command 'evalsha'", ErrorKind::Denied, NO_SCRIPTS),
+    ("unknown command", ErrorKind::InvalidArgument, OLD),
+    ("unknown subcommand", ErrorKind::InvalidArgument, OLD),
+    (
+        "unknown redis command called from script",
+        ErrorKind::InvalidArgument,
+        OLD,
+    ),
+    ("syntax error", ErrorKind::InvalidArgument, OLD),
+    (
+        "wrong number of arguments for 'auth'",
+        ErrorKind::InvalidArgument,
+        "the server is older than Redis 6, which has no users; leave the user name out of the URL",
     ),
 ];
 
-/// The text with which a server rejects a connection above its limit. It has no code.
-const TOO_MANY: &str = "max number of clients";
-
 /// The error for an answer with this code and text, and whether it is transient: loading, busy, a
 /// demoted primary. The server did nothing in that case.
+///
+/// Only the code decides, or the beginning of a text without one: further behind, servers repeat our
+/// arguments, and these may have the words of any error.
 pub fn refusal(code: &str, text: &str) -> (Error, bool) {
     let (kind, passing, remedy) = meaning(code, text);
     let said = format!("{code} {}", without_arguments(text));
@@ -140,33 +161,50 @@ pub fn refusal(code: &str, text: &str) -> (Error, bool) {
     (Error::new(kind, text), passing)
 }
 
-fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
-    if let Some(remedy) = misfit(text) {
-        return (ErrorKind::InvalidArgument, false, remedy);
-    }
-    let known = |word: &str| CODES.iter().find(|(code, ..)| *code == word);
-    let row = match known(code) {
-        Some(row) => Some(row),
-        None if text.contains(TOO_MANY) => known("MAXCLIENTS"),
-        None if DENIED.iter().any(|phrase| text.contains(phrase)) => known("NOPERM"),
-        // Before Redis 7, an error inside a script is an `ERR` with the real code in its text.
-        None => text
-            .split_whitespace()
-            .find_map(|word| known(word.trim_start_matches('-'))),
-    };
-    row.map_or((ErrorKind::Server, false, "see the server's log"), |row| {
-        (row.1, row.2, row.3)
-    })
+/// The code of an error. Before Redis 7, an error inside a script is an `ERR`, and its own code comes
+/// behind the place in the script.
+pub fn code_of<'a>(code: &'a str, text: &'a str) -> &'a str {
+    let inner = inner(text).filter(|_| code == "ERR");
+    let own = inner.and_then(|inner| inner.split_whitespace().next());
+    own.filter(|word| row(word).is_some()).unwrap_or(code)
 }
 
-fn misfit(text: &str) -> Option<&'static str> {
-    // The server repeats our arguments in its text; they must not match. Old servers quote with a
-    // backtick.
-    let said = without_arguments(text).replace('`', "'");
-    MISFITS
-        .iter()
-        .find(|(words, _)| said.contains(words))
-        .map(|(_, remedy)| *remedy)
+fn row(code: &str) -> Option<&'static (&'static str, ErrorKind, bool, &'static str)> {
+    CODES.iter().find(|(known, ..)| *known == code)
+}
+
+/// The error of a command inside a script, behind the places where it happened, as servers before
+/// Redis 7 tell it: `Error running script (call to f_8c): @user_script:5: @user_script: 5: -READONLY
+/// You can't ...`.
+fn inner(text: &str) -> Option<&str> {
+    let place = |text: &'_ str| text.trim_start_matches('@').starts_with("user_script:");
+    let mut rest = match text.strip_prefix("Error running script") {
+        Some(rest) => rest.split_once(": ")?.1,
+        None => Some(text).filter(|text| place(text))?,
+    };
+    while place(rest) {
+        rest = rest.split_once(':')?.1.split_once(": ")?.1;
+    }
+    Some(rest.strip_prefix('-').unwrap_or(rest))
+}
+
+fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
+    let mut known = row(code_of(code, text));
+    if code == "ERR" && known.is_none() {
+        let said = inner(text).unwrap_or(text);
+        let said = said.strip_prefix("ERR ").unwrap_or(said);
+        // Old servers quote with a backtick, and each writes commands as it likes.
+        let said = without_arguments(said).replace('`', "'").to_lowercase();
+        if let Some((_, kind, remedy)) = MISFITS.iter().find(|(words, ..)| said.starts_with(words))
+        {
+            return (*kind, false, remedy);
+        }
+        let phrase = PHRASES.iter().find(|(words, _)| said.starts_with(words));
+        known = phrase.and_then(|(_, code)| row(code));
+    }
+    known.map_or((ErrorKind::Server, false, "see the server's log"), |row| {
+        (row.1, row.2, row.3)
+    })
 }
 
 /// The text before the point where an "unknown command" error repeats the arguments: those of
@@ -235,6 +273,10 @@ mod tests {
                 "Error running script (call to f_8c): @user_script:5: WRONGTYPE Operation",
                 ErrorKind::ForeignKind,
             ),
+            (
+                "user_script:12: -WRONGTYPE Operation against a key",
+                ErrorKind::ForeignKind,
+            ),
             ("max number of clients reached", ErrorKind::Unavailable),
         ] {
             assert_eq!(kind("ERR", text).0, expected, "{text}");
@@ -271,9 +313,73 @@ mod tests {
             );
             assert!(error.message().contains(remedy), "{error}");
         }
-        assert_eq!(kind("ERR", "unknown command 'FOO'").0, ErrorKind::Server);
         let ours = "unknown command 'EVALSHA', with args beginning with: 'SENTINEL' ";
-        assert_eq!(kind("ERR", ours), (ErrorKind::Server, false));
+        assert_eq!(kind("ERR", ours), (ErrorKind::Denied, false));
+    }
+
+    /// A lock named "job BUSY now" waited for ever where EVALSHA was refused, as our own script's
+    /// constants did for EVAL.
+    #[test]
+    fn words_of_our_arguments_decide_nothing() {
+        let args = "'local STALE = 0 local ACQUIRED = 1 local BUSY = 2' '1' 'job BUSY now' 'x OOM y' '-READONLY no permissions' \
+             'max number of clients' 'DB index is out of range'";
+        for code in ["ERR", "SOMETHING", "upstream"] {
+            for text in [
+                format!("unknown command 'EVAL', with args beginning with: {args}"),
+                format!("the proxy knows no EVAL {args}"),
+                format!("BUSY {args}"),
+            ] {
+                let (error, passing) = refusal(code, &text);
+                assert!(
+                    !passing && matches!(error.kind(), ErrorKind::Server | ErrorKind::Denied),
+                    "{code} {text}: {error}"
+                );
+                assert_eq!(code_of(code, &text), code);
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_lacks_what_a_lock_needs_is_said_to_be_that_and_not_tried_again() {
+        use ErrorKind::*;
+        for (text, kind, cause) in [
+            (
+                "unknown command `HELLO`, with args beginning with: `3`, ",
+                InvalidArgument,
+                "older than Redis 6.2",
+            ),
+            ("unknown command 'EVAL'", Denied, "renamed or switched off"),
+            (
+                "unknown command `evalsha`, with args beginning with: ",
+                Denied,
+                "renamed or switched off",
+            ),
+            ("syntax error", InvalidArgument, "older than Redis 6.2"),
+            (
+                "Error running script (call to f_8c): @user_script:5: ERR syntax error",
+                InvalidArgument,
+                "older than Redis 6.2",
+            ),
+            (
+                "Error running script (call to f_8c): @user_script:5: @user_script: 5: Unknown Redis command called from script",
+                InvalidArgument,
+                "older than Redis 6.2",
+            ),
+            (
+                "Unknown Redis command called from script script: f_8c, on @user_script:5.",
+                InvalidArgument,
+                "older than Redis 6.2",
+            ),
+            (
+                "wrong number of arguments for 'auth' command",
+                InvalidArgument,
+                "user name",
+            ),
+        ] {
+            let (error, passing) = refusal("ERR", text);
+            assert_eq!((error.kind(), passing), (kind, false), "{text}");
+            assert!(error.message().contains(cause), "{error}");
+        }
     }
 
     #[test]
