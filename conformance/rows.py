@@ -45,6 +45,24 @@ def rows(table: list[dict], sides: list[Side], topology: str, long: bool) -> lis
     return found
 
 
+BRIEF = 3  # rows of a scenario with the same kinds, in the brief form
+
+
+def in_brief(found: list[Row]) -> list[Row]:
+    """A few rows of each scenario and its kinds: the next ones of its sides each time, so that each pair plays every kind of lock."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in found:
+        kinds = (kind.name for kind in row.kinds.values())
+        groups.setdefault((row.scenario["name"], str(row.name), *kinds), []).append(row)
+    turns: dict[tuple[str, ...], int] = {}
+    chosen = []
+    for (_, _, *kinds), group in groups.items():
+        turn = turns.get(tuple(kinds), 0)
+        turns[tuple(kinds)] = turn + BRIEF
+        chosen += [group[(turn + number) % len(group)] for number in range(min(BRIEF, len(group)))]
+    return chosen
+
+
 def left_out(table: list[dict], topology: str) -> list[str]:
     """Scenarios that make no sense on this topology, and why."""
     found = []

@@ -1,6 +1,6 @@
 """Runs the scenarios of scenarios.toml in every driver and every pair of drivers.
 
-run.py [--topology single|sentinel|cluster] [--only WORD ...] [--drivers NAME ...] [--jobs N] [--long] [--report FILE]
+run.py [--topology single|sentinel|cluster] [--only WORD ...] [--drivers NAME ...] [--jobs N] [--brief | --long] [--report FILE]
 
 Ends with `conformance: scenarios=N checks=N failed=N`; the exit code is 0 only if nothing failed.
 """
@@ -21,14 +21,14 @@ from typing import Any
 
 import tomllib
 from adaptive import Lesson
-from build import build
+from build import REDISSONS, build, ours
 from drivers import Driver, Side
 from kinds import KINDS, LockKind, recorded, taken
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
 from report import matrix, report  # noqa: E402
-from rows import Row, left_out, rows, version_of  # noqa: E402
+from rows import Row, in_brief, left_out, rows, version_of  # noqa: E402
 from tap import Ground  # noqa: E402
 from turns import Turns, client_of  # noqa: E402
 
@@ -872,21 +872,31 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="words that a row's title must contain")
     parser.add_argument("--drivers", nargs="*", default=[], help="names of drivers; all by default")
     parser.add_argument("--jobs", type=int, default=16)
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--brief", action="store_true", help="a few rows of each scenario, ours and the newest Redisson"
+    )
+    form.add_argument(
         "--long", action="store_true", help="every pair of drivers, and the long form of scenarios"
     )
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 
+    if args.brief and not args.drivers:
+        args.drivers = [*ours(), f"redisson-{REDISSONS[-1]}"]
     sides = build(args.drivers, args.topology, long=args.long)
     table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
     world = World(sides, args.topology, args.long)
     try:
         chosen = [
             row
-            for row in rows(table, sides, args.topology, args.long)
+            for row in rows(table, sides, args.topology, args.long or args.brief)
             if all(word in row.title for word in args.only)
         ]
+        if args.brief:
+            chosen = in_brief(chosen)
+        if not chosen:
+            sys.exit(f"no scenario of these drivers has a title with {' and '.join(args.only)}")
         shown = threading.Lock()
 
         def play(numbered: tuple[int, Row]) -> None:
