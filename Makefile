@@ -12,9 +12,7 @@ TARGET ?= all
 PERMITS ?=
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build wasm demo test conformance failover bench sim planted faults fuzz soak lint fmt docs docs-site dist clean \
-	test-rust test-python test-node test-wasm test-browser test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-memory test-docs test-nextjs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint \
-	test-platforms
+.PHONY: help setup servers build wasm demo test test-rest test-all conformance failover bench sim planted faults fuzz soak lint fmt docs docs-site dist clean test-platforms
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
@@ -34,10 +32,16 @@ servers: setup ## get the servers that SERVER= can name into .tools/, and list t
 demo: build ## the flash sale: all languages sell the same 100 items, without and with the lock
 	@scripts/with-server .tools/venv/bin/python examples/flash_sale.py
 
-test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
+test: setup ## every language's suite and the short scenarios; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some of scripts/tests.toml
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-wasm test-browser test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-memory test-docs test-nextjs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint: test-%: setup
+test-all: setup ## all that continuous integration runs
+	@scripts/test --set all $(server) --repeat $(REPEAT)
+
+test-rest: setup ## what `make test-all` runs besides `make test`
+	@scripts/test --set rest $(server) --repeat $(REPEAT)
+
+test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson, in its long form; TOPOLOGY=sentinel or cluster; writes its report

@@ -1,4 +1,4 @@
-"""Counts the lines of each binding and of the core, and refuses a binding that has grown too large beside the core.
+"""Counts the lines of code of the core and of each binding.
 
     shares.py [FOLDER]
 
@@ -41,10 +41,6 @@ TESTS = re.compile(
     r"(^|/)(tests|[a-z_]*_tests\.rs|fuzz\.rs|campaign\.rs|real\.rs|simulated\.rs|wire/encode\.rs)(/|$)"
 )
 
-# The largest share of the core that a binding may have, in percent. The goal is 12 for each; lower a bound when its
-# binding gets thinner.
-BOUNDS = {"Python": 19.0, "Node.js": 8.8, "C": 10.8}
-
 TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\n(?:#\[.*\]\n)*mod \w+ \{\n(?:.*\n)*?\}\n", re.MULTILINE)
 NO_CODE = {
     tokenize.COMMENT,
@@ -86,22 +82,10 @@ def count(folder: Path, patterns: Iterable[str]) -> int:
     return sum(lines_of(file) for file in files if not TESTS.search(str(file.relative_to(folder))))
 
 
-def main(folder: Path) -> int:
-    core = count(folder, CORE)
-    print(f"shares: the core has {core} lines of code")
-    broken = 0
-    for name, patterns in {**BINDINGS, **APART}.items():
-        own = count(folder, patterns)
-        share, bound = 100 * own / core, BOUNDS.get(name)
-        limit = "" if bound is None else f", at most {bound:.1f} %"
-        print(f"shares: {name} has {own}, {share:.1f} %{limit}")
-        broken += bound is not None and share > bound
-    if broken:
-        print(
-            "gate broken: a binding is thin beside the core; move what it decides into the core (redlatch::embed)"
-        )
-    return broken
+def main(folder: Path) -> None:
+    for name, patterns in {"the core": CORE, **BINDINGS, **APART}.items():
+        print(f"lines of code: {name} {count(folder, patterns)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2])))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2]))

@@ -9,6 +9,7 @@ only after a while. Rust may leave main away, as in its docs.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from server import Quorum, Server
@@ -91,18 +93,21 @@ def rust(text: str, folder: Path) -> list[str]:
         head = "#[tokio::main]\nasync fn main() -> Result<(), Box<dyn std::error::Error>> {\n"
         text = f"{head}{text}\nOk(())\n}}\n"
     (folder / "snippet.rs").write_text(text)
-    workspace = (ROOT / "Cargo.toml").read_text()
-    # The same profile and lock file as the workspace: what that has built is not built again.
-    (folder / "Cargo.toml").write_text(
-        '[package]\nname = "snippet"\nedition = "2024"\n[workspace]\n[[bin]]\nname = "snippet"\npath = "snippet.rs"\n'
-        f'[dependencies]\nredlatch = {{ path = "{ROOT}/core", features = ["testing", "tls"] }}\n'
-        'tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }\n'
-        + ('metrics = "0.24"\n' if "use metrics::" in text else "")
-        + workspace[workspace.index("[profile.") :]
-    )
-    shutil.copy(ROOT / "Cargo.lock", folder)
-    build(["cargo", "build", "--quiet"], folder)
-    return [str(shutil.copy(TARGET / "debug" / "snippet", folder))]
+    build(["rustc", "--edition", "2024", "snippet.rs", *crates()], folder)
+    return ["./snippet"]
+
+
+@cache
+def crates() -> list[str]:
+    """What the development build of the workspace has compiled, as options of rustc: nothing is compiled for a program but itself."""
+    command = ["cargo", "build", "--quiet", "--workspace", "--lib", "--bins", "--message-format=json"]
+    told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    options = ["-L", f"dependency={TARGET / 'debug' / 'deps'}"]
+    for artifact in map(json.loads, told.splitlines()):
+        files = [file for file in artifact.get("filenames", ()) if file.endswith(".rlib")]
+        if files and artifact["target"]["name"] in ("redlatch", "tokio", "metrics"):
+            options += ["--extern", f"{artifact['target']['name']}={files[0]}"]
+    return options
 
 
 def c(text: str, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The summary of the runner names what failed, whatever language's runner said so."""
+"""The runner counts what each language's runner says, names what failed, and plays phases beside each other where they may be."""
 
 from __future__ import annotations
 
@@ -6,184 +6,187 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import runner
+from runner import Counts, Phase, Runner
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOGS", tmp_path)
+    monkeypatch.setattr(runner, "TIMES", tmp_path / "times.json")
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("3 passed, 1 failed, 2 skipped", (3, 1, 2)),
+        ("exit: 3 passed, 1 failed", (3, 1, 0)),
+        ("test result: FAILED. 2 passed; 1 failed; 4 ignored; 0 measured; 0 filtered out", (2, 1, 4)),
+        ("conformance: scenarios=204 checks=50 failed=2", (48, 2, 0)),
+        ("faults: rows=3 cells=12 failed=0", (12, 0, 0)),
+        ("sim: seeds=4000 steps=8184515 calls=821965 shared=71112 violations=1", (3999, 1, 0)),
+        ("soak: minutes=1 operations=40 wrong=0", (40, 0, 0)),
+        ("1310 passed in 424.49s (0:07:04)", (0, 0, 0)),
+        ("", (0, 0, 0)),
+    ],
+)
+def test_a_closing_line_is_counted(line: str, counts: tuple[int, int, int]) -> None:
+    found = Counts()
+    found.line(line)
+    assert (found.passed, found.failed, found.skipped) == counts
 
 
 @pytest.mark.parametrize(
     ("line", "name"),
     [
         ("test locking::a_lock_excludes ... FAILED", "locking::a_lock_excludes"),
-        (
-            "FAILED bindings-python/tests/test_tls.py::test_it - assert 1 == 2",
-            "bindings-python/tests/test_tls.py::test_it - assert 1 == 2",
-        ),
-        ("ERROR bindings-python/tests/test_tls.py", "bindings-python/tests/test_tls.py"),
         ("FAILED locks: a_lock_excludes", "locks: a_lock_excludes"),
-        ("    not ok 3 - a lock excludes", "a lock excludes"),
-        ("  \u2716 a lock excludes (12.5ms)", "a lock excludes"),
-        ("(fail) a lock excludes [12.50ms]", "a lock excludes"),
-        ("a lock excludes ... FAILED (12ms)", "a lock excludes"),
-        ("\u2716 failing tests:", ""),
-        ("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out", ""),
-        ("FAILED | 3 passed (4 steps) | 1 failed (12ms)", ""),
+        ("lint failed: clippy", "clippy"),
         ("ok locks: a_lock_excludes", ""),
-        ("test locking::a_lock_excludes ... ok", ""),
+        ("FAILED | 3 passed (4 steps) | 1 failed (12ms)", ""),
     ],
 )
-def test_each_runner_s_failing_test_has_a_name(line: str, name: str) -> None:
-    assert runner.failure(line) == name
+def test_a_failing_test_has_a_name(line: str, name: str) -> None:
+    found = Counts()
+    found.line(line)
+    assert found.failures == ([name] if name else [])
+
+
+def test_a_report_is_counted_named_and_timed() -> None:
+    report = runner.LOGS / "one.xml"
+    report.write_text(
+        "<testsuites><testsuite><testcase name='a' classname='x' time='2.5'/><testcase name='b'><failure>\x1b[31m</failure>"
+        "</testcase><testcase name='c'><skipped message='no server'/></testcase></testsuite></testsuites>"
+    )
+    found = Counts()
+    found.junit(report)
+    assert (found.passed, found.failed, found.skipped) == (1, 1, 1)
+    assert (found.failures, found.skips, found.slow[0]) == (["b"], ["c: no server"], (2.5, "x a"))
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("exit 0", "ran no test"),
+        ("echo 1 passed, 0 failed; exit 3", "ended with code 3"),
+        ("echo '<' >$JUNIT", "wrote a report that cannot be read"),
+    ],
+)
+def test_a_command_that_proves_nothing_fails(command: str, problem: str) -> None:
+    counts = runner.run(command, runner.LOGS / "log")
+    assert counts.failed == 1
+    assert problem in counts.failures[-1]
+
+
+def test_a_line_that_has_to_come_comes_once() -> None:
+    said = runner.run("echo sold=100", runner.LOGS / "log", says="sold=100")
+    assert (said.passed, said.failed) == (1, 0)
+    assert runner.run("echo sold=101", runner.LOGS / "log", says="sold=100").failed == 1
+    assert runner.run("echo sold=100; echo sold=100", runner.LOGS / "log", says="sold=100").failed == 1
 
 
 def test_the_summary_names_twenty_failures_and_counts_the_rest() -> None:
+    run = Runner(1, 1)
     names = [f"test {number}" for number in range(25)]
-    assert runner.named("node", runner.Counts(passed=1, failed=25, failures=[*names, names[0]])) == [
-        "FAILED node: 25",
-        *(f"    test {number}" for number in range(20)),
-        "    and 5 more",
-    ]
-    assert runner.named("node", runner.Counts(passed=1)) == []
+    run.end("node", Phase("node", []), Counts(failed=25, failures=[*names, names[0]]), 1)
+    assert run.lines == ["FAILED node: 25", *(f"    test {number}" for number in range(20)), "    and 5 more"]
 
 
-def test_a_command_s_failing_tests_are_collected(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "print('FAILED here'); print('0 passed, 1 failed'); raise SystemExit(1)"]
-    counts = runner.run(command, tmp_path / "log", runner.plain)
-    assert (counts.failed, counts.failures[0]) == (1, "here")
-    assert counts.failures[1].endswith(": ended with code 1")
+def test_a_phase_that_has_grown_is_told_and_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    runner.TIMES.write_text('{"rust": 100, "node": 100}')
+    run = Runner(1, 1)
+    run.end("rust", Phase("rust", []), Counts(passed=1, cpu=121), 1)
+    run.end("node", Phase("node", []), Counts(passed=1, cpu=119), 1)
+    assert run.summary(1) == 0
+    told = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("GROWN")]
+    assert told == ["GROWN rust"]
 
 
-def test_ci_ends_with_the_summary_of_all_phases() -> None:
-    assert (runner.ROOT / ".ci/run").read_text().endswith("\nmake test\n")
-    assert [phase.name for phase in runner.phases() if phase.when == "ci"][-2:] == ["sim", "lint"]
+def test_continuous_integration_runs_the_tests_and_then_the_rest() -> None:
+    said = (runner.ROOT / ".ci/run").read_text()
+    assert said.index("\nmake test\n") < said.index("\nmake test-rest")
+    assert {phase.set for phase in runner.plan()} == {"test", "rest", "asked"}
 
 
-def test_the_checks_of_lint_are_named_where_they_fail() -> None:
-    counts = runner.Counts()
-    for line in ("== lint clippy", "SKIPPED Go: no go on PATH", "lint failed: clippy", "lint failed: gates"):
-        runner.lint(line, counts)
-    assert (counts.passed, counts.failed, counts.skips) == (0, 2, ["Go: no go on PATH"])
-    assert counts.failures == ["clippy", "gates"]
-    runner.lint("lint: clean", counts)
-    assert counts.passed == 1
+class Played(Runner):
+    """It notes which steps run, and which others ran when each began."""
 
+    def __init__(self, jobs: int, broken: str = "") -> None:
+        super().__init__(jobs, 1)
+        self.broken = broken
+        self.now: set[str] = set()
+        self.begun: list[str] = []
+        self.beside: list[set[str]] = []
+        self.lock = threading.Lock()
+        self.may_end: dict[str, threading.Event] = {}  # a step that waits for this
+        self.ends: dict[str, threading.Event] = {}  # a step that sets this
 
-def test_a_seed_that_violates_a_rule_is_a_failure() -> None:
-    counts = runner.Counts()
-    runner.simulation("sim: seeds=4000 steps=8184515 calls=821965 shared=71112 violations=1", counts)
-    assert (counts.passed, counts.failed) == (3999, 1)
-
-
-def phase(name: str, *, shares: str = "", alone: bool = False) -> runner.Phase:
-    return runner.Phase(name, [], [], [], shares=shares, alone=alone)
-
-
-@dataclass
-class Played:
-    """The steps that run now, and those that have begun, in order."""
-
-    now: list[str] = field(default_factory=list)
-    begun: list[str] = field(default_factory=list)
-    beside: list[set[str]] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
+    def step(self, name: str) -> None:
         with self.lock:
-            self.now.append(name)
+            self.now.add(name)
             self.begun.append(name)
             self.beside.append(set(self.now))
-        yield
+        if name in self.ends:
+            self.ends[name].set()
+        if name in self.may_end:
+            assert self.may_end[name].wait(60)
         with self.lock:
             self.now.remove(name)
 
+    def build(self, phase: Phase) -> bool:
+        self.step(f"build {phase.name}")
+        return phase.name != self.broken
 
-def in_parallel(phases: list[runner.Phase], jobs: int, broken: str = "") -> tuple[Played, list[str]]:
-    played = Played()
-
-    def build(phase: runner.Phase) -> bool:
-        with played.step(f"build {phase.name}"):
-            return phase.name != broken
-
-    def play(phase: runner.Phase) -> None:
-        with played.step(phase.name):
-            pass
-
-    return played, [phase.name for phase in runner.in_parallel(phases, jobs, build, play)]
+    def play(self, turn: int, phase: Phase) -> None:
+        self.step(phase.name)
 
 
-def test_with_one_job_everything_is_built_first() -> None:
-    played, built = in_parallel([phase("a"), phase("alone", alone=True), phase("b")], 1)
-    assert played.begun == ["build a", "build alone", "build b", "a", "b", "alone"]
-    assert built == ["a", "alone", "b"]
+def phase(name: str, *, shares: str = "", alone: bool = False) -> Phase:
+    return Phase(name, [], shares=shares, alone=alone)
 
 
 def test_what_cannot_be_built_is_not_played_and_the_rest_is() -> None:
-    played, built = in_parallel([phase("a"), phase("b"), phase("c")], 2, broken="b")
+    played = Played(2, broken="b")
+    played.all([phase("a"), phase("b"), phase("c")])
     assert sorted(played.begun) == ["a", "build a", "build b", "build c", "c"]
-    assert built == ["a", "c"]
 
 
 def test_phases_that_share_files_never_run_beside_each_other() -> None:
+    played = Played(4)
     shared = {"a", "b", "c"}
-    begun = threading.Event()
-    played = Played()
-
-    def play(phase: runner.Phase) -> None:
-        with played.step(phase.name):
-            # The first of those that share waits for a phase that is built behind them all.
-            assert phase.name == "d" or begun.wait(60)
-            if phase.name == "d":
-                begun.set()
-
-    phases = [*(phase(name, shares="files") for name in sorted(shared)), phase("d")]
-    runner.in_parallel(phases, 4, lambda _: True, play)
-    assert sorted(played.begun) == ["a", "b", "c", "d"]
+    played.all([*(phase(name, shares="files") for name in sorted(shared)), phase("d")])
+    assert shared | {"d"} < set(played.begun)
     assert all(len(beside & shared) <= 1 for beside in played.beside)
 
 
-def test_one_phase_is_built_at_a_time() -> None:
-    begun = threading.Event()
-    played = Played()
-
-    def build(phase: runner.Phase) -> bool:
-        with played.step(phase.name):
-            # Long enough for a worker that is free to see it.
-            return phase.name == "a" or begun.wait(60)
-
-    def play(phase: runner.Phase) -> None:
-        if phase.name == "a":
-            begun.set()
-
-    runner.in_parallel([phase(name) for name in "abcd"], 3, build, play)
-    assert played.beside == [{"a"}, {"b"}, {"c"}, {"d"}]
-
-
 def test_a_phase_that_counts_runs_last_and_alone() -> None:
-    played, _ = in_parallel([phase("counts", alone=True), phase("a"), phase("b")], 3)
+    played = Played(3)
+    played.all([phase("counts", alone=True), phase("a"), phase("b")])
     assert (played.begun[-1], played.beside[-1]) == ("counts", {"counts"})
 
 
 def test_a_phase_runs_while_the_next_is_built() -> None:
-    begun = threading.Event()
-
-    def build(phase: runner.Phase) -> bool:
-        return phase.name == "a" or begun.wait(60)
-
-    built = runner.in_parallel([phase("a"), phase("b")], 2, build, lambda _: begun.set())
-    assert [phase.name for phase in built] == ["a", "b"]
+    played = Played(2)
+    played.may_end["build b"] = threading.Event()
+    played.ends["a"] = played.may_end["build b"]
+    played.all([phase("a"), phase("b")])
+    assert played.begun.index("a") < played.begun.index("b")
 
 
-def test_the_error_of_a_phase_is_not_lost() -> None:
-    def play(_: runner.Phase) -> None:
+def test_the_error_of_a_phase_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(turn: int, phase: Phase) -> None:
         raise OSError("no space")
 
-    with pytest.raises(OSError, match="no space"):
-        runner.in_parallel([phase("a"), phase("b")], 2, lambda _: True, play)
+    played = Played(2)
+    monkeypatch.setattr(played, "play", play)
+    try:
+        with pytest.raises(OSError, match="no space"):
+            played.all([phase("a"), phase("b")])
+    finally:
+        runner.STOP.clear()
 
 
 def test_asked_to_end_the_runner_ends_what_it_started(tmp_path: Path) -> None:
@@ -192,9 +195,8 @@ import signal
 from pathlib import Path
 import runner
 signal.signal(signal.SIGTERM, runner.interrupted)
-def build(_):
-    return not runner.run(["bash", "-c", "echo here $$; exec sleep 600"], Path({str(tmp_path / "log")!r})).failed
-runner.in_parallel([runner.Phase("a", [], [], [])], 2, build, print)
+runner.LOGS = Path({str(tmp_path)!r})
+runner.Runner(2, 1).all([runner.Phase("a", ["echo here $$; exec sleep 600"])])
 """
     asked = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -204,9 +206,9 @@ runner.in_parallel([runner.Phase("a", [], [], [])], 2, build, print)
         text=True,
     )
     assert asked.stdout is not None
-    started = next(line for line in asked.stdout if line.startswith("here "))
+    started = next(line for line in asked.stdout if line.startswith("a: here "))
     asked.terminate()
     said, _ = asked.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
     with pytest.raises(ProcessLookupError):
-        os.kill(int(started.split()[1]), 0)
+        os.kill(int(started.split()[2]), 0)
