@@ -8,7 +8,6 @@ const { once } = require('node:events')
 const { connect } = require('node:net')
 const { join } = require('node:path')
 const { createInterface } = require('node:readline')
-const { existsSync } = require('node:fs')
 const { Client, ClosedError, InvalidArgumentError, LockLostError, UnavailableError } = require('..')
 const { MemoryServer } = require('../testing.js')
 const { PACKAGE, runNode } = require('./support/index.js')
@@ -134,11 +133,4 @@ test('it keeps no process alive', async () => {
 
 test('it is the same class for import and require', async () => {
   assert.equal((await import('../testing.mjs')).MemoryServer, MemoryServer)
-})
-
-test('the WebAssembly part has none, and says so', { skip: existsSync(join(PACKAGE, 'redlatch.wasm')) ? false : 'the module is not built' }, async () => {
-  const code = `const { MemoryServer } = require(${JSON.stringify(join(PACKAGE, 'testing.js'))}); new MemoryServer()`
-  const { code: ended, stderr } = await runNode(['-e', code], { REDLATCH_WASM: '1' })
-  assert.notEqual(ended, 0)
-  assert.match(stderr, /redlatch\/testing needs the native part/)
 })

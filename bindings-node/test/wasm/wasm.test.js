@@ -412,3 +412,10 @@ test('after a trap its calls fail, its holds are lost, and a new client works', 
   await next.close()
   context.client = undefined
 })
+
+test('the WebAssembly part has no server in memory, and says so', async () => {
+  const code = `const { MemoryServer } = require(${JSON.stringify(join(PACKAGE, 'testing.js'))}); new MemoryServer()`
+  const { code: ended, stderr } = await runNode(['-e', code], { REDLATCH_WASM: '1' })
+  assert.notEqual(ended, 0)
+  assert.match(stderr, /redlatch\/testing needs the native part/)
+})
