@@ -62,9 +62,9 @@ def only(pattern: str) -> Path:
 
 
 def programs(language: str) -> list[str]:
-    found = [s.text for s in snippets() if s.language == language and s.where.startswith("README.md")]
+    found = [s.text for s in snippets() if s.language == language and s.where.startswith("docs/start.md")]
     if not found:
-        raise RuntimeError(f"README.md shows no {language} program to run")
+        raise RuntimeError(f"docs/start.md shows no {language} program to run")
     return found
 
 

@@ -182,9 +182,9 @@ def only(target: Target, pattern: str) -> Path:
 
 
 def programs(language: str) -> list[str]:
-    found = [s.text for s in snippets() if s.language == language and s.where.startswith("README.md")]
+    found = [s.text for s in snippets() if s.language == language and s.where.startswith("docs/start.md")]
     if not found:
-        raise Failed(f"README.md shows no {language} program to run")
+        raise Failed(f"docs/start.md shows no {language} program to run")
     return found
 
 

@@ -577,7 +577,8 @@ def main(words: list[str]) -> int:
     command: list[str] = asked.command
     if not command:
         parser.error("which command?")
-    if os.environ.get("REDLATCH_URL"):  # the caller has a server already
+    if os.environ.get("REDLATCH_URL"):
+        print("with-server: REDLATCH_URL is set already, so no server is started", file=sys.stderr)
         os.execvp(command[0], command)
     # Ended politely or by Ctrl-C, we still wait for the command and stop the server.
     child: subprocess.Popen[bytes] | None = None
