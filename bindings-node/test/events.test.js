@@ -35,6 +35,8 @@ test('a connection that comes and goes is told without debug events', async () =
   const client = await Client.connect(context.url)
   const kinds = []
   client.on('event', ({ kind }) => kinds.push(kind))
+  // An idle connection that is cut is no news.
+  await client.lock(freshName()).acquire()
   await context.redis.send('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')
   await until(() => kinds.includes('disconnected') && kinds.includes('connected'))
   await client.close()

@@ -192,7 +192,7 @@ impl Attempt {
                 self.reader.add(bytes);
                 self.read(io)
             }
-            Arrival::Closed(why) => Err(why.unreachable(&self.server)),
+            Arrival::Closed(why) => Err(why.unreachable(&self.server, !self.steps.is_empty())),
         }
     }
 

@@ -72,14 +72,16 @@ pub(crate) struct Lost<'a> {
 }
 
 impl Lost<'_> {
-    /// The error for a connection that could not be made.
-    pub(crate) fn unreachable(&self, server: &Server) -> Error {
+    /// The error for a connection that could not be made. `spoken`: it was made, and ended during
+    /// the log-in.
+    pub(crate) fn unreachable(&self, server: &Server, spoken: bool) -> Error {
         let shown = server.shown();
         match self.tls {
             Some(fault) => fault.error(&shown, self.text),
             None => {
                 let doubt = match server.manner.http {
                     true => Doubt::NoHttp,
+                    false if spoken && !server.manner.tls => Doubt::Closes,
                     false => Doubt::NotRunning,
                 };
                 connecting::unreachable(&shown, self.text, doubt)

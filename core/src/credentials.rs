@@ -3,13 +3,10 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
-
-use tokio::sync::watch;
+use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::without_signals;
+use crate::shared_call::SharedCall;
 
 /// A user name and a password, as a credential provider gives them; see
 /// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). `Debug` shows neither.
@@ -57,15 +54,13 @@ pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 
 type Answer = std::result::Result<Credentials, Arc<dyn StdError + Send + Sync>>;
 
-/// A call that is in flight. The channel closes without an answer if the call panics.
-type Call = watch::Receiver<Option<Answer>>;
-
 /// Gives the credentials for each connection.
 #[derive(Clone)]
 pub(crate) struct Provider {
     function: Arc<dyn Fn() -> std::result::Result<Credentials, Failure> + Send + Sync>,
-    /// The clones for one client share it.
-    in_flight: Arc<Mutex<Option<Call>>>,
+    /// The clones for one client share it. It has a thread of its own: it may block for long, and
+    /// nothing else may wait for it.
+    calls: SharedCall<Answer>,
 }
 
 // A panic of the program's function reaches nobody but the thread that it is asked on.
@@ -78,72 +73,44 @@ impl Provider {
     ) -> Self {
         Provider {
             function: Arc::new(function),
-            in_flight: Arc::default(),
+            calls: SharedCall::default(),
         }
     }
 
     /// The same function for another client, which shares no calls.
     pub(crate) fn for_client(self) -> Self {
         Provider {
-            in_flight: Arc::default(),
+            calls: SharedCall::default(),
             ..self
         }
     }
 
-    /// Asks the function, or waits for the answer to a call that is in flight. A call goes on when
-    /// nobody waits for it any more, so that attempts that are given up do not pile up calls.
+    /// Asks the function, or waits for the answer to a call that is in flight.
     pub(crate) async fn ask(&self) -> Result<Credentials> {
-        let mut call = self.call()?;
-        let Ok(answer) = call.wait_for(Option::is_some).await else {
-            let text = "the credential provider panicked; the panic hook has reported it";
-            return Err(Error::new(ErrorKind::Unavailable, text));
-        };
-        match &*answer {
-            Some(Err(cause)) => {
-                let text = format!("the credential provider failed: {cause}; asking it again");
-                Err(Error::new(ErrorKind::Unavailable, text).caused_by(cause.clone()))
+        let function = self.function.clone();
+        let answer = self.calls.ask(move || function().map_err(Arc::from)).await;
+        match answer {
+            Err(error) => {
+                let text = format!("the credential provider needs a thread: {error}; trying again");
+                Err(Error::new(ErrorKind::Unavailable, text).caused_by(Arc::new(error)))
             }
-            Some(Ok(credentials)) => Ok(credentials.clone()),
-            None => Err(Error::new(ErrorKind::Internal, "an answer is missing")),
+            Ok(None) => {
+                let text = "the credential provider panicked; the panic hook has reported it";
+                Err(Error::new(ErrorKind::Unavailable, text))
+            }
+            Ok(Some(Err(cause))) => {
+                let text = format!("the credential provider failed: {cause}; asking it again");
+                Err(Error::new(ErrorKind::Unavailable, text).caused_by(cause))
+            }
+            Ok(Some(Ok(credentials))) => Ok(credentials),
         }
-    }
-
-    /// The call that is in flight, or a new one. It has a thread of its own: it may block for long,
-    /// and nothing else may wait for it.
-    fn call(&self) -> Result<Call> {
-        let mut in_flight = self.in_flight();
-        if let Some(call) = in_flight.as_ref().filter(|call| call.has_changed().is_ok()) {
-            return Ok(call.clone());
-        }
-        let (sender, call) = watch::channel(None);
-        let own = self.clone();
-        let life = move || {
-            let answer = (own.function)().map_err(Arc::from);
-            // A connection that asks from now on wants a newer answer.
-            *own.in_flight() = None;
-            let _ = sender.send(Some(answer));
-        };
-        let thread = || Builder::new().name("redlatch".to_owned()).spawn(life);
-        let started = without_signals(thread).and_then(|thread| thread);
-        started.map_err(|error| {
-            let text = format!("the credential provider needs a thread: {error}; trying again");
-            Error::new(ErrorKind::Unavailable, text).caused_by(Arc::new(error))
-        })?;
-        *in_flight = Some(call.clone());
-        Ok(call)
-    }
-
-    fn in_flight(&self) -> MutexGuard<'_, Option<Call>> {
-        self.in_flight
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
     use std::time::Duration;
 
     use futures_util::future::{join, join_all};

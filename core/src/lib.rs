@@ -126,6 +126,7 @@ mod options;
 mod owner;
 mod parking;
 mod primaries;
+mod shared_call;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;

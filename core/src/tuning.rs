@@ -46,9 +46,8 @@ pub(crate) const INBOX_BATCH_IDLE: usize = PARKING_GROUP;
 /// batch, the client would wait while the server works, and the server while the client works.
 pub(crate) const CALLS_PER_WRITE: usize = PARKING_GROUP;
 
-/// How long a look-up of a host name, or a call that its caller has left, may delay the end of the
-/// thread. Also how long an idle look-up thread waits for more work.
-pub(crate) const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
+/// How long the thread that waits for calls that their callers have left lives on without one.
+pub(crate) const LATE_THREAD_IDLE: Duration = Duration::from_secs(1);
 
 // Connecting
 

@@ -24,6 +24,15 @@ pub fn broken(addr: &str, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, text)
 }
 
+/// The error for a connection to a server that turned out to be a replica.
+pub fn demoted(addr: &str) -> Error {
+    let text = format!(
+        "{addr} is a replica, which takes no locks; connecting again, as the address may lead to the primary \
+         by then"
+    );
+    Error::new(ErrorKind::Server, text)
+}
+
 /// The error for a user or password that the server refuses. `provided`: a credential provider of
 /// the program gave them, not the URL.
 pub fn log_in_refused(addr: &str, provided: bool) -> Error {
@@ -48,6 +57,11 @@ pub enum Doubt {
     NotRunning,
     /// Something answers without TLS, but not as Redis does.
     WantsTls,
+    /// It closes the connection before it has said anything, as a TLS port does, and proxies that
+    /// do not know the commands.
+    Closes,
+    /// This process or this machine has no descriptor, thread, memory or port left for now.
+    Limits,
     /// The commands go over HTTP.
     NoHttp,
 }
@@ -57,6 +71,10 @@ pub fn unreachable(addr: &str, why: &str, doubt: Doubt) -> Error {
     let question = match doubt {
         Doubt::NotRunning => "is a Redis server running there?",
         Doubt::WantsTls => "does it want TLS (rediss://)?",
+        Doubt::Closes => {
+            "it closes the connection when it is spoken to: does it want TLS (rediss://), or is it a proxy such as twemproxy, which carries no locks?"
+        }
+        Doubt::Limits => "raise the limits of this process",
         Doubt::NoHttp => "is Redis served over HTTP there (POST /pipeline)?",
     };
     let text = format!("cannot reach {addr}: {why}; {question}");

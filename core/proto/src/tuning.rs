@@ -243,6 +243,15 @@ pub const FORMER_OWNERS: usize = 4;
 /// How often a waiter asks for its place at least: three times before it runs out.
 pub(crate) const PLACE_ASKED: Duration = Duration::from_secs(5);
 
+/// A transient refusal is told when it has lasted for so long.
+pub const REFUSAL_TOLD: Duration = Duration::from_secs(2);
+
+/// A refusal that was not met for so long is over.
+pub const REFUSAL_GAP: Duration = Duration::from_secs(10);
+
+/// How many different refusals are watched at a time.
+pub const REFUSALS: usize = 8;
+
 // Drivers: connections, channels, the end
 
 /// The first and the longest pause between two attempts to connect.

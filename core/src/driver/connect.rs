@@ -1,6 +1,8 @@
 //! Makes the connections for commands and for pub/sub, with the same errors and pauses.
 
 use std::error::Error as StdError;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,19 +14,20 @@ use redis::{
     ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::attentive::Attentive;
 use super::causes;
 use super::receive_threshold::ReceiveThreshold;
 use super::replies;
-use super::tcp::tcp;
+use super::tcp::{Resolver, tcp};
 use super::tls::{self, Tls};
 use crate::clock;
 use crate::credentials::{Credentials, Provider};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Protocol};
-use crate::sys;
+use crate::sys::{self, BlockingSocket};
 use crate::tuning;
 use crate::url::{At, Host, Login};
 use crate::wire;
@@ -38,6 +41,11 @@ use redlatch_proto::{cluster, quorum, sentinel};
 pub(crate) struct Address {
     info: ConnectionInfo,
     manner: Manner,
+    /// The address of the host, once a connection was made: all others that go with it lead to the
+    /// same server, wherever the name leads by then.
+    peer: Option<SocketAddr>,
+    /// Addresses of the host at which there was a replica. The others come first.
+    replicas: Vec<SocketAddr>,
 }
 
 /// How to connect, whatever the server.
@@ -54,6 +62,7 @@ pub(crate) struct Manner {
     provider: Option<Provider>,
     /// A server that runs for less is not used, as it may have lost its locks.
     least_uptime: Duration,
+    resolver: Resolver,
 }
 
 impl Manner {
@@ -74,6 +83,7 @@ impl Manner {
             tls,
             provider: provider.map(Provider::for_client),
             least_uptime: Duration::ZERO,
+            resolver: Resolver::default(),
         })
     }
 
@@ -111,6 +121,14 @@ pub(crate) struct Connected {
     pub(super) evicts: Option<String>,
 }
 
+/// A connection that is made and logged in.
+pub(super) struct Made {
+    connection: MultiplexedConnection,
+    threshold: Option<ReceiveThreshold>,
+    /// The address that it leads to, unless it is a socket in the file system.
+    peer: Option<SocketAddr>,
+}
+
 /// The push messages of a connection (RESP3).
 pub(super) struct Pushes {
     pub(super) said: UnboundedReceiver<PushInfo>,
@@ -135,6 +153,8 @@ impl Address {
         Ok(Address {
             info: info.set_tcp_settings(tcp).set_redis_settings(settings),
             manner,
+            peer: None,
+            replicas: Vec::new(),
         })
     }
 
@@ -181,7 +201,7 @@ impl Address {
         }
         Address {
             info: self.info.clone().set_redis_settings(settings),
-            manner: self.manner.clone(),
+            ..self.clone()
         }
     }
 
@@ -201,8 +221,14 @@ impl Address {
         self.manner.timeout
     }
 
-    pub(super) fn place(&self) -> &ConnectionAddr {
-        self.info.addr()
+    /// There is a replica where this connection leads: the next one of this address tries the others
+    /// of the host first.
+    pub(super) fn shun(&mut self, connected: &Address) {
+        let Some(peer) = connected.peer else { return };
+        if self.replicas.contains(&peer) {
+            self.replicas.clear();
+        }
+        self.replicas.push(peer);
     }
 
     /// Whether there is no encryption.
@@ -210,14 +236,10 @@ impl Address {
         self.manner.tls.is_none()
     }
 
-    pub(super) fn tcp_settings(&self) -> &TcpSettings {
-        self.info.tcp_settings()
-    }
-
     /// The commands that log in on a connection that redis-rs does not set up. The flag says
     /// whether any error reply makes the connection useless, or only one that refuses the
     /// connection itself ([`is_turned_away`]).
-    pub(super) fn log_in(&self) -> Vec<(Cmd, bool)> {
+    fn log_in(&self) -> Vec<(Cmd, bool)> {
         let settings = self.info.redis_settings();
         let command = |words: &[&str]| {
             let mut command = Cmd::new();
@@ -253,12 +275,29 @@ impl Address {
     }
 
     /// A TLS stream, if the address asks for one. There is no fallback to plain TCP.
-    async fn encrypted(&self) -> RedisResult<Option<tls::Stream>> {
+    async fn encrypted(&self) -> RedisResult<Option<(tls::Stream, Option<SocketAddr>)>> {
         match (self.info.addr(), &self.manner.tls) {
-            (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => Ok(Some(
-                tls.connect(host, *port, self.info.tcp_settings()).await?,
-            )),
+            (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => {
+                let tcp = self.tcp(host, *port).await?;
+                let peer = tcp.peer_addr().ok();
+                Ok(Some((tls.encrypt(host, tcp).await?, peer)))
+            }
             _ => Ok(None),
+        }
+    }
+
+    /// A TCP connection to the host, or to the same server as before.
+    async fn tcp(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let settings = self.info.tcp_settings();
+        if let Some(peer) = self.peer {
+            return tcp(&[peer], settings).await;
+        }
+        let found = self.manner.resolver.addresses(host, port).await?;
+        let is_replica = |address: &SocketAddr| self.replicas.contains(address);
+        let (replicas, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_replica);
+        match tcp(&others, settings).await {
+            Err(_) if !replicas.is_empty() => tcp(&replicas, settings).await,
+            made => made,
         }
     }
 
@@ -266,26 +305,36 @@ impl Address {
         &self,
         protocol: ProtocolVersion,
         config: AsyncConnectionConfig,
-    ) -> RedisResult<(MultiplexedConnection, Option<ReceiveThreshold>)> {
-        if let Some(stream) = self.encrypted().await? {
-            return Ok((self.connect_on(stream, protocol, config).await?, None));
-        }
-        if let ConnectionAddr::Tcp(host, port) = self.info.addr() {
-            let stream = tcp(host, *port, self.info.tcp_settings()).await?;
-            let threshold = ReceiveThreshold::of(&stream);
-            return Ok((self.connect_on(stream, protocol, config).await?, threshold));
-        }
-        if let ConnectionAddr::Unix(path) = self.info.addr() {
-            let stream = sys::connect_local(path).await?;
-            return Ok((self.connect_on(stream, protocol, config).await?, None));
-        }
-        let client = self.client(protocol)?;
-        Ok((
-            client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await?,
-            None,
-        ))
+    ) -> RedisResult<Made> {
+        let (mut threshold, mut peer) = (None, None);
+        let connection = if let Some((stream, at)) = self.encrypted().await? {
+            peer = at;
+            self.connect_on(stream, protocol, config).await?
+        } else {
+            match self.info.addr() {
+                ConnectionAddr::Tcp(host, port) => {
+                    let stream = self.tcp(host, *port).await?;
+                    peer = stream.peer_addr().ok();
+                    threshold = ReceiveThreshold::of(&stream);
+                    self.connect_on(stream, protocol, config).await?
+                }
+                ConnectionAddr::Unix(path) => {
+                    let stream = sys::connect_local(path).await?;
+                    self.connect_on(stream, protocol, config).await?
+                }
+                _ => {
+                    let client = self.client(protocol)?;
+                    client
+                        .get_multiplexed_async_connection_with_config(&config)
+                        .await?
+                }
+            }
+        };
+        Ok(Made {
+            connection,
+            threshold,
+            peer,
+        })
     }
 
     async fn connect_on<S>(
@@ -311,8 +360,9 @@ impl Address {
     /// There is no time limit here: the caller sets it.
     pub(crate) async fn commands(self, tracking: bool) -> Result<Connected> {
         let open = |address: Address| async move { address.open().await };
-        let (address, (connection, pushes)) = self.logged_in(open).await?;
-        address.commands_on(connection, pushes, tracking).await
+        let (mut address, (made, pushes)) = self.logged_in(open).await?;
+        address.peer = made.peer;
+        address.commands_on(made.connection, pushes, tracking).await
     }
 
     async fn commands_on(
@@ -393,12 +443,13 @@ impl Address {
         };
         Address {
             info: self.info.clone().set_addr(addr),
+            peer: None,
             ..self.clone()
         }
     }
 
     pub(crate) fn is_same(&self, other: &Address) -> bool {
-        self.info.addr() == other.info.addr()
+        self.info.addr() == other.info.addr() && self.peer == other.peer
     }
 
     /// Makes a command connection to a node of a cluster.
@@ -421,7 +472,7 @@ impl Address {
         self,
     ) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
         let open = |address: Address| async move { address.open_with_pushes().await };
-        let (address, (connection, pushes)) = self.logged_in(open).await?;
+        let (address, (Made { connection, .. }, pushes)) = self.logged_in(open).await?;
         // An error reply to the name does no harm. A connection error shows in the next command as
         // well.
         let name = ["CLIENT", "SETNAME", &address.manner.client_name];
@@ -487,37 +538,31 @@ impl Address {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        Ok(self.connect(ProtocolVersion::RESP2, config).await?.0)
+        Ok(self
+            .connect(ProtocolVersion::RESP2, config)
+            .await?
+            .connection)
     }
 
     /// Connects with the protocol that the options ask for. `Auto` means RESP3, because only that
     /// has push messages, and RESP2 with servers that do not speak it.
-    async fn open(&self) -> RedisResult<(MultiplexedConnection, Option<Pushes>)> {
+    async fn open(&self) -> RedisResult<(Made, Option<Pushes>)> {
         if self.manner.protocol != Protocol::Resp2 {
             match self.open_with_pushes().await {
                 Err(error)
                     if self.manner.protocol == Protocol::Auto && self.refuses_hello(&error) => {}
-                opened => return opened.map(|(connection, pushes)| (connection, Some(pushes))),
+                opened => return opened.map(|(made, pushes)| (made, Some(pushes))),
             }
         }
-        Ok((
-            self.connect(ProtocolVersion::RESP2, config()).await?.0,
-            None,
-        ))
+        Ok((self.connect(ProtocolVersion::RESP2, config()).await?, None))
     }
 
-    async fn open_with_pushes(&self) -> RedisResult<(MultiplexedConnection, Pushes)> {
+    async fn open_with_pushes(&self) -> RedisResult<(Made, Pushes)> {
         let (sender, said) = unbounded_channel();
-        let (connection, threshold) = self
-            .connect(ProtocolVersion::RESP3, config().set_push_sender(sender))
-            .await?;
-        Ok((
-            connection,
-            Pushes {
-                said,
-                threshold: threshold.map(Arc::new),
-            },
-        ))
+        let config = config().set_push_sender(sender);
+        let mut made = self.connect(ProtocolVersion::RESP3, config).await?;
+        let threshold = made.threshold.take().map(Arc::new);
+        Ok((made, Pushes { said, threshold }))
     }
 
     /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.
@@ -536,14 +581,11 @@ impl Address {
     }
 
     async fn open_pubsub(&self) -> RedisResult<PubSub> {
-        if let Some(stream) = self.encrypted().await? {
+        if let Some((stream, _)) = self.encrypted().await? {
             return self.pubsub_on(stream).await;
         }
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                self.pubsub_on(tcp(host, *port, self.info.tcp_settings()).await?)
-                    .await
-            }
+            ConnectionAddr::Tcp(host, port) => self.pubsub_on(self.tcp(host, *port).await?).await,
             ConnectionAddr::Unix(path) => self.pubsub_on(sys::connect_local(path).await?).await,
             _ => {
                 self.client(ProtocolVersion::RESP2)?
@@ -553,12 +595,44 @@ impl Address {
         }
     }
 
+    /// A connection that a thread can block on, logged in.
+    pub(super) async fn blocking(&self) -> RedisResult<BlockingSocket> {
+        let socket = match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let mut stream = self.tcp(host, *port).await?;
+                self.greet(&mut stream).await?;
+                let stream = stream.into_std()?;
+                stream.set_nonblocking(false)?;
+                BlockingSocket::from(stream)
+            }
+            ConnectionAddr::Unix(path) => {
+                let mut stream = sys::connect_local(path).await?;
+                self.greet(&mut stream).await?;
+                BlockingSocket::local(stream)?
+            }
+            _ => return Err(io::Error::from(io::ErrorKind::Unsupported).into()),
+        };
+        socket.set_write_timeout(self.timeout())?;
+        Ok(socket)
+    }
+
     /// Sets up a pub/sub connection. It logs in by itself, because redis-rs cannot give such a
     /// connection a name.
     async fn pubsub_on<S>(&self, mut stream: S) -> RedisResult<PubSub>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        self.greet(&mut stream).await?;
+        // The connection is logged in, so redis-rs has nothing to send.
+        PubSub::new(
+            &RedisConnectionInfo::default().set_skip_set_lib_name(),
+            stream,
+        )
+        .await
+    }
+
+    /// Logs in.
+    async fn greet(&self, stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> RedisResult<()> {
         let commands = self.log_in();
         let packed: Vec<u8> = commands
             .iter()
@@ -573,19 +647,14 @@ impl Address {
         let _ = written.await;
         let mut decoder = Default::default();
         for (_, vital) in commands {
-            let answer = redis::parse_redis_value_async(&mut decoder, &mut stream)
+            let answer = redis::parse_redis_value_async(&mut decoder, &mut *stream)
                 .await?
                 .extract_error();
             if let Some(error) = answer.err().filter(|error| vital || is_turned_away(error)) {
                 return Err(error);
             }
         }
-        // The connection is logged in, so redis-rs has nothing to send.
-        PubSub::new(
-            &RedisConnectionInfo::default().set_skip_set_lib_name(),
-            stream,
-        )
-        .await
+        Ok(())
     }
 
     /// The error for an attempt that took too long.
@@ -634,7 +703,18 @@ impl Address {
             return connecting::unreachable(&addr, why, doubt);
         }
         if let Some(cause) = causes::io_error(error) {
-            return connecting::unreachable(&addr, &cause.to_string(), Doubt::NotRunning)
+            let is_closed = matches!(
+                cause.kind(),
+                io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::UnexpectedEof
+            );
+            let doubt = match is_closed && self.manner.tls.is_none() {
+                _ if sys::is_exhausted(&cause) => Doubt::Limits,
+                true => Doubt::Closes,
+                false => Doubt::NotRunning,
+            };
+            return connecting::unreachable(&addr, &cause.to_string(), doubt)
                 .caused_by(Arc::new(cause));
         }
         let why = error

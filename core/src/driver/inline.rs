@@ -5,6 +5,7 @@
 //! It is a second way for calls of the same engine, and does not change what a call means. Rules:
 //! - There is at most one. It is made when a few calls would have used it. A caller that finds it
 //!   taken asks the I/O thread.
+//! - It leads to the address of the command connection, wherever the name of the host leads by then.
 //! - It is tied to one generation of the command connection. A reply that arrives after the command
 //!   connection was replaced counts as unanswered, because the engine may be asking another server
 //!   by now.
@@ -18,16 +19,14 @@
 //!   socket down when the call is late, or when its caller was answered in another way.
 
 use std::io::{self, ErrorKind as IoKind};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use redis::io::tcp::socket2::SockRef;
-use redis::{Cmd, ConnectionAddr, RedisResult};
 use redlatch_proto::value::Value;
+use tokio::time::timeout;
 
 use super::News;
 use super::connect::{Address, fresh_identity};
@@ -38,9 +37,9 @@ use crate::clock;
 use crate::engine::Input;
 use crate::error::Result;
 use crate::moment::Moment;
-use crate::sys::{self, BlockingSocket, StopFlag};
+use crate::sys::{BlockingSocket, StopFlag};
 use crate::tuning;
-use crate::wire::{self, Call, Op, Publish};
+use crate::wire::{Call, Op, Publish};
 
 /// Keeps the inline connection while no caller uses it.
 pub(super) struct InlineSlot {
@@ -268,29 +267,26 @@ impl Plan {
             clock,
             generation,
         } = self;
-        let open = |address: Address| async move {
-            let made = tokio::task::spawn_blocking(move || {
-                let mut connection = InlineConnection {
-                    stream: Arc::new(connect(&address)?),
-                    call: None,
-                    command: Vec::new(),
-                    answer: vec![0; tuning::INLINE_READ],
-                    got: 0,
-                    clock,
-                    publish,
-                    generation,
-                    used: clock::now(),
-                    patience: None,
-                    took: Duration::ZERO,
-                    pace: Pace::default(),
-                    tracked,
-                };
-                connection.log_in(&address)?;
-                Ok(connection)
-            });
-            made.await.map_err(io::Error::other)?
-        };
-        Ok(address.logged_in(open).await?.1)
+        let limit = address.timeout();
+        let late = address.late();
+        let open = |address: Address| async move { address.blocking().await };
+        let opened = timeout(limit, address.logged_in(open)).await;
+        let (_, stream) = opened.map_err(|_| late)??;
+        Ok(InlineConnection {
+            stream: Arc::new(stream),
+            call: None,
+            command: Vec::new(),
+            answer: vec![0; tuning::INLINE_READ],
+            got: 0,
+            clock,
+            publish,
+            generation,
+            used: clock::now(),
+            patience: None,
+            took: Duration::ZERO,
+            pace: Pace::default(),
+            tracked,
+        })
     }
 }
 
@@ -317,32 +313,6 @@ pub(super) struct InlineConnection {
 }
 
 impl InlineConnection {
-    fn log_in(&mut self, address: &Address) -> RedisResult<()> {
-        let deadline = clock::now().after(address.timeout());
-        let mut ask = |command: &Cmd| -> io::Result<Value> {
-            self.command = command.get_packed_command();
-            self.send(clock::now())?;
-            loop {
-                match self.receive(Some(tuning::INLINE_TICK))? {
-                    Some((answer, _)) => return Ok(answer),
-                    None if clock::now() >= deadline => {
-                        return Err(io::Error::from(IoKind::TimedOut));
-                    }
-                    None => {}
-                }
-            }
-        };
-        for (command, vital) in address.log_in() {
-            if let Value::ServerError(error) = ask(&command)?
-                && (vital || wire::refusal(error.code(), error.details().unwrap_or_default()).1)
-            {
-                let (code, details) = (error.code().to_owned(), error.details().map(str::to_owned));
-                return Err(redis::make_extension_error(code, details));
-            }
-        }
-        Ok(())
-    }
-
     /// Whether the server has neither closed the connection nor sent anything unasked.
     fn is_alive(&mut self, now: Moment) -> bool {
         if self.used.until(now) < tuning::INLINE_IDLE {
@@ -537,41 +507,10 @@ impl Pace {
     }
 }
 
-fn connect(address: &Address) -> io::Result<BlockingSocket> {
-    let socket = match address.place() {
-        ConnectionAddr::Tcp(host, port) => tcp((host.as_str(), *port), address)?.into(),
-        ConnectionAddr::Unix(path) => BlockingSocket::local(path)?,
-        _ => return Err(io::Error::from(IoKind::Unsupported)),
-    };
-    socket.set_write_timeout(address.timeout())?;
-    Ok(socket)
-}
-
-/// Connects to the first address of the host that answers.
-fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
-    let mut last = io::Error::from(IoKind::AddrNotAvailable);
-    for candidate in place.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&candidate, address.timeout()) {
-            Ok(tcp) => {
-                let settings = address.tcp_settings();
-                tcp.set_nodelay(settings.nodelay())?;
-                let socket = SockRef::from(&tcp);
-                if let Some(keepalive) = settings.keepalive() {
-                    socket.set_tcp_keepalive(keepalive)?;
-                }
-                sys::set_user_timeout(&socket, settings)?;
-                return Ok(tcp);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
     use std::thread;
 

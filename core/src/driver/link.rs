@@ -55,6 +55,14 @@ impl Target {
         }
     }
 
+    /// The server that a connection of this target leads to.
+    pub(super) fn at(&self, server: &Address) -> Target {
+        match self {
+            Target::Node(_) => Target::Node(server.clone()),
+            Target::Server(_) | Target::Primary(_) => Target::Server(server.clone()),
+        }
+    }
+
     fn timeout(&self) -> Duration {
         match self {
             Target::Server(address) | Target::Node(address) => address.timeout(),
@@ -227,6 +235,12 @@ impl Link {
         }
     }
 
+    /// Leaves the server for this one.
+    pub(super) fn leave_for(&mut self, target: Target, why: &str, news: &mut News) {
+        self.target = target;
+        self.leave(why, news);
+    }
+
     /// Leaves the server, because it is no longer the one that is wanted.
     pub(super) fn leave(&mut self, why: &str, news: &mut News) {
         match &self.state {
@@ -323,6 +337,11 @@ impl Link {
 
     fn down(&mut self, error: Error, news: &mut News) {
         let Some(live) = self.take_live() else { return };
+        if live.demoted
+            && let Target::Server(address) = &mut self.target
+        {
+            address.shun(&live.address);
+        }
         news.tell(Input::Down(self.id, error));
         self.backoff.ended(live.since.until(clock::now()));
         live.traffic.broken(news);
@@ -372,6 +391,8 @@ struct Live {
     /// The scripts that were called on this connection.
     called: Vec<wire::ScriptId>,
     since: Moment,
+    /// The server is a replica.
+    demoted: bool,
 }
 
 impl Live {
@@ -402,17 +423,17 @@ impl Live {
             spare: None,
             called: Vec::new(),
             since: now,
+            demoted: false,
         }
     }
 
     /// Takes in replies and pushes.
     fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<()> {
-        let mut demoted = false;
         loop {
             self.traffic.send_gathered();
             while let Poll::Ready(((), result)) = self.poll_replies(cx) {
                 let value = result.map_err(|error| self.address.broken_by(&error))?;
-                demoted |= self
+                self.demoted |= self
                     .traffic
                     .replied(clock::now(), replies::value(value), news);
             }
@@ -423,8 +444,8 @@ impl Live {
         }
         self.poll_pushes(cx, news)?;
         // The same address may lead to the new primary by now.
-        if demoted {
-            Err(self.address.broken("leads to a replica"))
+        if self.demoted {
+            Err(connecting::demoted(&self.address.shown()))
         } else {
             Ok(())
         }

@@ -19,7 +19,9 @@ use super::inline::InlineSlot;
 use super::link::{Link, Manner as LinkManner, Target as LinkTarget};
 use super::net::Net;
 use super::pubsub::Subscriptions;
+use super::run::LateCalls;
 use super::shared_engine::Effect;
+use super::tcp::HOSTS;
 use super::*;
 use crate::clock;
 use crate::engine::{CallOutcome, Config, Lease, Target, Terms};
@@ -29,6 +31,7 @@ use crate::loss::{Watcher, watch};
 use crate::moment::Moment;
 use crate::options::{ClientOptions, Protocol};
 use crate::parking::ParkingGroups;
+use crate::shared_call::REFUSED;
 use crate::support::Server;
 use crate::sys::HAS_RECEIVE_MINIMUM;
 use crate::wire::{Fencing, Form, Inspection, Kind, Op, Reply, Topic, names};
@@ -1105,6 +1108,98 @@ async fn a_unix_socket_will_do() {
         link.ask(1, inspect("n")).await,
         CallOutcome::Answered(_)
     ));
+}
+
+// ---- the addresses of a host, and a system that has nothing left ----
+
+/// Lets this name lead to these servers.
+fn lead(name: &str, servers: &[&Server]) {
+    let at = |server: &&Server| (Ipv4Addr::LOCALHOST, server.port()).into();
+    let found = servers.iter().map(at).collect();
+    HOSTS.lock().unwrap().insert(name.to_owned(), found);
+}
+
+/// The look-up of a name panicked where the system had no thread, and ended the client.
+#[tokio::test]
+async fn a_moment_without_threads_is_an_outage_that_ends() {
+    let server = Server::start();
+    let by_name = format!("redis://localhost:{}/", server.port());
+    let mut link = Rig::up(&by_name).await;
+    REFUSED.set(Some(nix::errno::Errno::EAGAIN as i32));
+    command::<i64>(&server, "CLIENT KILL TYPE normal");
+    link.down().await;
+    let error = link.down().await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("raise the limits"), "{error}");
+    let direct = address(&server.url()).blocking().await;
+    assert!(direct.is_ok(), "the direct connection needs no thread");
+    REFUSED.set(None);
+    link.until(|input| matches!(input, Input::Up(_)).then_some(()))
+        .await;
+}
+
+#[test]
+fn a_call_that_was_left_is_settled_without_a_thread_for_it() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    let (call, answers) = begun_inline(&whole);
+    REFUSED.set(Some(nix::errno::Errno::EAGAIN as i32));
+    LateCalls::default().wait(Box::new(call));
+    REFUSED.set(None);
+    granted(answers.recv_timeout(PATIENCE).unwrap());
+}
+
+#[tokio::test]
+async fn the_next_address_of_a_name_is_tried_where_one_leads_to_a_replica() {
+    let servers: Vec<Server> = (0..3).map(|_| Server::start()).collect();
+    for replica in &servers[..2] {
+        command::<()>(replica, "REPLICAOF 127.0.0.1 1");
+    }
+    lead("headless.test", &servers.iter().collect::<Vec<_>>());
+    let mut link = Rig::up("redis://headless.test/").await;
+    for call in 0.. {
+        match link.ask(call, acquire("n")).await {
+            CallOutcome::Answered(Reply::Acquired { .. }) => break,
+            outcome => assert!(call < 3, "each is tried once: {outcome:?}"),
+        }
+        assert!(link.down().await.message().contains("replica"));
+        link.until(|input| matches!(input, Input::Up(_)).then_some(()))
+            .await;
+    }
+}
+
+/// A release of a good hold went to a server that never had it.
+#[test]
+fn all_connections_lead_to_one_server_also_when_the_name_moves() {
+    let (server, other) = (Server::start(), Server::start());
+    lead("moving.test", &[&server]);
+    let whole = Whole::start("redis://moving.test/");
+    whole.ask(9_999, Request::Connect).unwrap();
+    lead("moving.test", &[&other]);
+    let (mut call, answers) = begun_inline(&whole);
+    call.wait(true, None, || Ok::<_, ()>(true)).unwrap();
+    granted(answers.recv_timeout(PATIENCE).unwrap());
+    assert_eq!(command::<i64>(&server, "EXISTS n"), 1);
+    let seen: String = command(&other, "CLIENT LIST");
+    assert_eq!(seen.lines().count(), 1, "only we ask: {seen}");
+}
+
+/// A TLS port, or a proxy that does not know the commands.
+#[tokio::test]
+async fn a_server_that_closes_when_it_is_spoken_to_is_said_to_do_that() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut link = Rig::link(&format!("redis://{}/", listener.local_addr().unwrap()));
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let _ = client.unwrap().read(&mut [0]);
+        }
+    });
+    let error = link.down().await;
+    let text = error.message();
+    assert!(
+        text.contains("rediss://") && text.contains("twemproxy"),
+        "{text}"
+    );
 }
 
 // ---- the pub/sub connection ----
@@ -2497,9 +2592,9 @@ fn the_inbox_is_closed_as_soon_as_nobody_carries_effects_out() {
         ),
         pid: process::id(),
     });
-    let threads = Threads::new().unwrap();
-    let timer = threads.timer().unwrap();
-    let mut driver = Driver::new(config, session.clone(), timer, threads.late().clone());
+    let runtime = super::run::runtime().unwrap();
+    let timer = runtime.block_on(async { Timer::new() }).unwrap();
+    let mut driver = Driver::new(config, session.clone(), timer);
     let (during, (told, is_refused)) = (session.clone(), mpsc::channel());
     let sink = called(move |_| {
         let asked = Message::Request(PendingRequest {

@@ -53,7 +53,7 @@ use crate::maps::Set;
 use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
 use crate::process;
-use crate::sys::{HAS_INLINE, without_signals};
+use crate::sys::{HAS_INLINE, Timer, without_signals};
 use crate::url::{At, Host, Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Side};
@@ -65,7 +65,7 @@ use inline::InlineSlot;
 use no_tls as tls;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replies::value as reply;
-use run::{Driver, Threads};
+use run::Driver;
 pub(crate) use sentinel::Sentinels;
 pub(crate) use session::InlineCall;
 use session::Session;
@@ -334,11 +334,13 @@ impl Handle {
             ENGINE.set(true);
             // Made on this thread, because a runtime must not be dropped on a thread of another
             // runtime.
-            match Threads::new().and_then(|threads| Ok((threads.timer()?, threads))) {
-                Ok((timer, threads)) => {
-                    let driver = Driver::new(config, own, timer, threads.late().clone());
+            let runtime = run::runtime();
+            let timer = runtime.and_then(|made| Ok((made.block_on(async { Timer::new() })?, made)));
+            match timer {
+                Ok((timer, runtime)) => {
+                    let driver = Driver::new(config, own, timer);
                     let _ = ready.send(Ok(()));
-                    run::run(threads, driver);
+                    run::run(runtime, driver);
                 }
                 Err(error) => drop(ready.send(Err(error))),
             }

@@ -3,7 +3,6 @@
 use std::io;
 
 use redis::RedisError;
-use redis::io::tcp::TcpSettings;
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
@@ -25,7 +24,7 @@ impl Tls {
         ))
     }
 
-    pub(super) async fn connect(&self, _: &str, _: u16, _: &TcpSettings) -> io::Result<Stream> {
+    pub(super) async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Stream> {
         match *self {}
     }
 }

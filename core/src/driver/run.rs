@@ -5,16 +5,18 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, SendError, Sender};
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::coop::consume_budget;
 
 use super::link::Manner;
 use super::net::Net;
-use super::session::Session;
+use super::session::{InlineCall, Session};
 use super::shared_engine::{Effect, State};
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
@@ -22,67 +24,63 @@ use crate::engine::{Done, Output, Request};
 use crate::error::{Error, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
+use crate::shared_call;
 use crate::sys::Timer;
 use crate::tuning;
 use crate::wake_list::{WakeScope, wake_now};
 
-/// The runtimes of a driver.
-pub(super) struct Threads {
-    /// The I/O thread, and the threads that look up host names.
-    own: Runtime,
-    /// The thread that waits for a call that its caller has left. It is separate because look-ups
-    /// that hang may take all threads of the other runtime. One is enough: there is one inline
-    /// connection, so there is one such call at a time.
-    late: Runtime,
+/// The runtime of the I/O thread. It has no other threads: nothing blocks on it.
+pub(super) fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }
 
-impl Threads {
-    pub(super) fn new() -> io::Result<Threads> {
-        let own = threads(2).enable_all().build()?;
-        Ok(Threads {
-            own,
-            late: threads(1).build()?,
-        })
+/// The thread that waits for a call that its caller has left. One is enough: there is one inline
+/// connection, so there is one such call at a time. It ends when it was idle for some time.
+#[derive(Default)]
+pub(super) struct LateCalls(Option<(Sender<Box<InlineCall>>, JoinHandle<()>)>);
+
+impl LateCalls {
+    /// Has the thread wait for the call. If there is none and the system gives none, the call is
+    /// given up: the engine settles its outcome.
+    pub(super) fn wait(&mut self, mut call: Box<InlineCall>) {
+        if let Some((calls, _)) = &self.0 {
+            match calls.send(call) {
+                Ok(()) => return,
+                Err(SendError(back)) => call = back,
+            }
+        }
+        let (sender, calls) = mpsc::channel::<Box<InlineCall>>();
+        let life = move || {
+            while let Ok(mut call) = calls.recv_timeout(tuning::LATE_THREAD_IDLE) {
+                let Ok(()) = call.wait(true, None, || Ok::<_, Infallible>(true));
+            }
+        };
+        if let Ok(thread) = shared_call::start(life) {
+            // It cannot have ended yet.
+            let _ = sender.send(call);
+            self.0 = Some((sender, thread));
+        }
     }
 
-    pub(super) fn timer(&self) -> io::Result<Timer> {
-        self.own.block_on(async { Timer::new() })
-    }
-
-    /// The runtime that waits for a call that its caller has left.
-    pub(super) fn late(&self) -> &Handle {
-        self.late.handle()
-    }
-
+    /// Waits for the end of the thread. The socket under its call was shut down.
     fn end(self) {
-        let end = Instant::now() + tuning::LOOK_UP_LIMIT;
-        for runtime in [self.own, self.late] {
-            runtime.shutdown_timeout(end.saturating_duration_since(Instant::now()));
+        if let Some((calls, thread)) = self.0 {
+            drop(calls);
+            // A panic was reported by the panic hook.
+            let _ = thread.join();
         }
     }
 }
 
-/// A single-threaded runtime with at most `most` threads for blocking work. Idle ones end after
-/// [`tuning::LOOK_UP_LIMIT`].
-fn threads(most: usize) -> Builder {
-    let mut builder = Builder::new_current_thread();
-    builder
-        .thread_name("redlatch")
-        .thread_keep_alive(tuning::LOOK_UP_LIMIT)
-        .max_blocking_threads(most);
-    builder
-}
-
 /// Runs a driver until it has nothing to do any more.
-pub(super) fn run(threads: Threads, mut driver: Driver) {
-    let served = catch_unwind(AssertUnwindSafe(|| threads.own.block_on(driver.serve())));
+pub(super) fn run(runtime: Runtime, mut driver: Driver) {
+    let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(driver.serve())));
     match served {
         Ok(Ok(())) => driver.end(),
         Ok(Err(error)) => driver.break_down(&error.to_string()),
         Err(_) => driver.break_down("it panicked; please report what it printed"),
     }
-    drop(driver);
-    threads.end();
+    std::mem::take(&mut driver.late).end();
 }
 
 pub(super) struct Driver {
@@ -92,8 +90,7 @@ pub(super) struct Driver {
     wakes: Option<Moment>,
     /// The timer has fired since it was last set.
     fired: bool,
-    /// The runtime that waits for a call that its caller has left.
-    late: Handle,
+    late: LateCalls,
     net: Net,
     /// Callers have called this thread.
     called: bool,
@@ -107,12 +104,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(
-        config: DriverConfig,
-        session: Arc<Session>,
-        timer: Timer,
-        late: Handle,
-    ) -> Self {
+    pub(super) fn new(config: DriverConfig, session: Arc<Session>, timer: Timer) -> Self {
         let (tracking, pubsub) = (config.tracking, config.pubsub);
         if let Some(mut state) = session.machine.state() {
             state.alarm = Some(timer.alarm());
@@ -128,7 +120,7 @@ impl Driver {
             timer,
             wakes: None,
             fired: false,
-            late,
+            late: LateCalls::default(),
             called: false,
             news: News::default(),
             effects: Vec::new(),
@@ -342,13 +334,7 @@ impl Driver {
             Effect::Answer(completion, result) => completion.complete(result),
             Effect::Orphaned => self.orphaned = Some(now.after(tuning::ORPHAN_LIMIT)),
             // This takes at most the time limit of the call, and ends with an input of the engine.
-            Effect::Finish(mut call) => {
-                drop(
-                    self.late.spawn_blocking(move || {
-                        call.wait(true, None, || Ok::<_, Infallible>(true))
-                    }),
-                );
-            }
+            Effect::Finish(call) => self.late.wait(call),
             Effect::Do(Output::Send {
                 call, op, limit, ..
             }) => {
@@ -450,26 +436,4 @@ fn answer_all(left: Vec<Effect>) {
 
 fn panicked() -> io::Error {
     io::Error::other("the engine panicked; please report what it printed")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::{Barrier, mpsc};
-
-    /// Two look-ups of host names that hung delayed the outcome of a call that its caller had left.
-    #[test]
-    fn a_call_that_was_left_does_not_wait_for_look_ups_that_hang() {
-        let threads = Threads::new().expect("threads");
-        let (both_hang, (done, is_done)) = (Arc::new(Barrier::new(3)), mpsc::channel());
-        for _ in 0..2 {
-            let both_hang = both_hang.clone();
-            drop(threads.own.spawn_blocking(move || both_hang.wait()));
-        }
-        drop(threads.late().spawn_blocking(move || done.send(())));
-        let in_time = is_done.recv_timeout(std::time::Duration::from_secs(30));
-        both_hang.wait();
-        threads.end();
-        assert!(in_time.is_ok(), "it waits for them");
-    }
 }

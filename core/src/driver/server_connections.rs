@@ -9,6 +9,7 @@ use redlatch_proto::outbox::waiting;
 use super::News;
 use super::calls::OutgoingCall;
 use super::channels::Said;
+use super::connect::Address;
 use super::link::{Link, Manner, Target};
 use crate::engine::LinkId;
 use crate::moment::Moment;
@@ -50,10 +51,11 @@ impl ServerConnections {
 
     /// Sends a call, or reports soon that it cannot be sent.
     pub(super) fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
-        if sending.op.replicas() == 0 || self.plain.server().is_none() {
-            self.plain.send(now, sending, news);
-        } else {
-            self.waiting.send(now, sending, news);
+        match self.plain.server() {
+            Some(server) if sending.op.replicas() > 0 => {
+                self.waiting.send(now, server, sending, news);
+            }
+            _ => self.plain.send(now, sending, news),
         }
     }
 
@@ -95,9 +97,12 @@ impl ServerConnections {
             self.generation = self.plain.generation();
             // The address may lead to another server by now, but the engine takes both connections
             // for one server.
-            self.waiting.drive(news, |link, heard| {
-                link.leave("goes with one that was replaced", heard)
-            });
+            if let Some(server) = self.plain.server() {
+                let target = self.waiting.target.at(server);
+                self.waiting.drive(news, |link, heard| {
+                    link.leave_for(target, "goes with one that was replaced", heard);
+                });
+            }
         }
         // Calls that are sent because the connection is up now have to be polled once, too.
         while self.waiting.drive(news, |link, heard| link.poll(cx, heard)) {}
@@ -119,10 +124,12 @@ impl ServerConnections {
 }
 
 impl Waiting {
-    fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
+    /// `server`: where the other connection leads.
+    fn send(&mut self, now: Moment, server: &Address, sending: OutgoingCall, news: &mut News) {
         self.held.hold(now, sending);
         if self.link.is_none() {
-            self.link = Some(Link::new(self.id, self.target.clone(), self.manner.clone()));
+            let target = self.target.at(server);
+            self.link = Some(Link::new(self.id, target, self.manner.clone()));
         }
         self.send_held(now, news);
     }

@@ -9,7 +9,6 @@ use std::io;
 use std::sync::Arc;
 
 use redis::RedisError;
-use redis::io::tcp::TcpSettings;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -21,7 +20,6 @@ use tokio_rustls::rustls::{
 };
 
 use super::causes::causes;
-use super::tcp::tcp;
 use crate::error::Piece::{self, Name};
 use crate::error::{Error, ErrorKind, OptionFault, Result};
 use crate::options::{ClientOptions, Pem};
@@ -68,15 +66,9 @@ impl Tls {
         Ok(Tls(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Connects. The server's certificate must be valid for the host name.
-    pub(super) async fn connect(
-        &self,
-        host: &str,
-        port: u16,
-        settings: &TcpSettings,
-    ) -> io::Result<Stream> {
+    /// Encrypts a connection. The server's certificate must be valid for the host name.
+    pub(super) async fn encrypt(&self, host: &str, tcp: TcpStream) -> io::Result<Stream> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let tcp = tcp(host, port, settings).await?;
         self.0.connect(name, tcp).await
     }
 }

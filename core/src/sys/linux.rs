@@ -23,7 +23,7 @@ use super::unix::time_on;
 
 pub(crate) use super::poll::{BlockingSocket, HAS_INLINE, Sleeper, StopFlag};
 pub use super::unix::Uncancelled;
-pub(crate) use super::unix::{at_exit, connect_local, host_name, without_signals};
+pub(crate) use super::unix::{at_exit, connect_local, host_name, is_exhausted, without_signals};
 pub(crate) use process::id as process_id;
 pub(crate) use timer::{Alarm, Timer};
 

@@ -17,7 +17,7 @@ pub(crate) use super::portable::{
 };
 pub(crate) type EventFd = super::socket_pair::SocketPair<UnixStream>;
 pub use super::unix::Uncancelled;
-pub(crate) use super::unix::{at_exit, connect_local, host_name, without_signals};
+pub(crate) use super::unix::{at_exit, connect_local, host_name, is_exhausted, without_signals};
 pub(crate) use timer::{Alarm, Timer};
 
 /// `CLOCK_MONOTONIC_RAW` is `mach_continuous_time` in nanoseconds, which counts sleep. It exists

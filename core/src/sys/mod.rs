@@ -45,7 +45,9 @@ use windows as system;
 mod system {
     pub(crate) use super::portable::*;
     pub use super::unix::Uncancelled;
-    pub(crate) use super::unix::{at_exit, connect_local, host_name, without_signals};
+    pub(crate) use super::unix::{
+        at_exit, connect_local, host_name, is_exhausted, without_signals,
+    };
 }
 
 /// The clock for leases and deadlines.
@@ -84,6 +86,9 @@ pub(crate) use system::{BlockingSocket, HAS_INLINE};
 
 /// The name of the machine, for the names of connections.
 pub(crate) use system::host_name;
+
+/// Whether an error means that this process or system has no more to give, for now.
+pub(crate) use system::is_exhausted;
 
 /// A socket in the file system, for `unix://`.
 pub(crate) use system::connect_local;

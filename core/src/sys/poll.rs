@@ -5,7 +5,6 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -86,8 +85,10 @@ pub(crate) enum BlockingSocket {
 }
 
 impl BlockingSocket {
-    pub(crate) fn local(path: &Path) -> io::Result<Self> {
-        UnixStream::connect(path).map(BlockingSocket::Local)
+    pub(crate) fn local(stream: tokio::net::UnixStream) -> io::Result<Self> {
+        let stream = stream.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(BlockingSocket::Local(stream))
     }
 
     pub(crate) fn set_write_timeout(&self, limit: Duration) -> io::Result<()> {

@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -255,7 +254,7 @@ const STOP_CHECK: Duration = Duration::from_millis(20);
 pub(crate) struct BlockingSocket(TcpStream);
 
 impl BlockingSocket {
-    pub(crate) fn local(_: &Path) -> io::Result<Self> {
+    pub(crate) fn local<S>(_: S) -> io::Result<Self> {
         Err(ErrorKind::Unsupported.into())
     }
 

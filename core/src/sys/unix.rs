@@ -31,6 +31,18 @@ pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
     Ok(made)
 }
 
+/// Whether the system has no descriptor, thread, memory or buffer left, for now.
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw);
+    code.is_some_and(|code| {
+        matches!(
+            code,
+            Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN | Errno::ENOMEM | Errno::ENOBUFS
+        )
+    })
+}
+
 /// The name of the machine or container; empty if it cannot be told.
 pub(crate) fn host_name() -> String {
     let name = nix::unistd::gethostname().unwrap_or_default();

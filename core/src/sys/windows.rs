@@ -75,6 +75,11 @@ pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
 /// Lies in the library.
 static KEPT: u8 = 0;
 
+/// `WSAEMFILE` and `WSAENOBUFS`.
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(10024 | 10055))
+}
+
 /// tokio has no sockets in the file system here. The type is one that it has.
 pub(crate) async fn connect_local(_: &Path) -> io::Result<tokio::net::TcpStream> {
     let text = "unix:// is not supported on this system; use redis://";

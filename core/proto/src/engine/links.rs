@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
+use crate::tuning;
 use crate::wire::Name;
 use crate::wire::servers::{key_and_server, majority};
 use crate::wire::slots::slot;
@@ -137,6 +138,13 @@ struct Link {
     ends: Option<Moment>,
     /// Whether that moment has passed.
     given_up: bool,
+    /// When the connection was made.
+    since: Moment,
+    /// The kinds of the errors that were told of this outage. It goes on while connections are made
+    /// and end at once, as at a replica.
+    told: Vec<ErrorKind>,
+    /// Whether the end of a connection was told, and not yet that it was made again.
+    owes: bool,
 }
 
 /// The connections to all servers.
@@ -217,21 +225,43 @@ impl Links {
 
     // ---- changes ----
 
-    pub(super) fn set_up(&mut self, id: LinkId) {
+    /// Returns whether that is news: it is not where nobody was told that a connection had ended.
+    pub(super) fn set_up(&mut self, now: Moment, id: LinkId) -> bool {
+        let before = self.links.remove(&id);
+        let news = before.as_ref().is_none_or(|link| link.owes);
         let up = Link {
             up: true,
+            since: now,
+            told: before.map(|link| link.told).unwrap_or_default(),
             ..Link::default()
         };
         self.links.insert(id, up);
         self.ever_up = true;
+        news
     }
 
     /// The connection is gone, or an attempt to connect failed. `ends`: the end of an outage that
-    /// begins now.
-    pub(super) fn set_down(&mut self, id: LinkId, error: &Error, ends: Moment) -> Down {
+    /// begins now. `idle`: nobody needed the connection, so it is no news unless it cannot be made
+    /// again.
+    pub(super) fn set_down(
+        &mut self,
+        now: Moment,
+        id: LinkId,
+        error: &Error,
+        ends: Moment,
+        idle: bool,
+    ) -> Down {
         let link = self.links.entry(id).or_default();
         let first = link.up || link.down.is_none();
         let was_up = std::mem::replace(&mut link.up, false);
+        if was_up && link.since.until(now) >= tuning::GOOD_CONNECTION {
+            link.told.clear();
+        }
+        let news = !(was_up && idle) && !link.told.contains(&error.kind());
+        if news {
+            link.told.push(error.kind());
+            link.owes = true;
+        }
         link.down = Some(error.clone());
         // An address that does not fit the server any more may mean that the server is being
         // replaced, so this error counts as transient.
@@ -244,7 +274,7 @@ impl Links {
             link.ends = Some(ends);
         }
         Down {
-            first,
+            news,
             was_up,
             begins_outage,
             give_up: !self.ever_up || !passing || link.given_up,
@@ -275,8 +305,8 @@ impl Links {
 
 /// The consequences of a connection that is gone.
 pub(super) struct Down {
-    /// This is the first failure since the server was reached, or at all.
-    pub(super) first: bool,
+    /// Nobody was told of such a failure in this outage.
+    pub(super) news: bool,
     pub(super) was_up: bool,
     pub(super) begins_outage: bool,
     /// No caller waits for this server.

@@ -31,6 +31,7 @@ mod multi;
 mod names;
 mod ops;
 mod queries;
+mod refusals;
 mod slab;
 #[cfg(test)]
 pub mod tests;
@@ -67,6 +68,7 @@ use multi::{Multi, Step};
 use names::Names;
 use ops::{NOBODY, extension_of, release_of};
 use queries::{Effect, Queries};
+use refusals::Refusals;
 use timers::Timer;
 use view::View;
 use waiter::Waiter;
@@ -91,6 +93,7 @@ pub struct Engine {
     expired: Expired,
     watchdog: Watchdog,
     cleanups: Cleanups,
+    refusals: Refusals,
     queries: Queries,
     /// Semaphores without leases, and latches.
     counting: Counting,
@@ -107,6 +110,7 @@ impl Engine {
             expired: Expired::default(),
             watchdog: Watchdog::default(),
             cleanups: Cleanups::default(),
+            refusals: Refusals::default(),
             queries: Queries::default(),
             counting: Counting::default(),
             multi: Multi::default(),
@@ -420,8 +424,16 @@ impl Engine {
         let Some(Call { purpose, sent }) = self.cx.calls.remove(&call) else {
             return;
         };
-        if matches!(outcome, CallOutcome::Unanswered) {
-            self.cx.counters.unanswered.add(1);
+        match &outcome {
+            CallOutcome::Unanswered => self.cx.counters.unanswered.add(1),
+            CallOutcome::Refused {
+                error,
+                passing: true,
+            } if self.refusals.are_news(self.cx.now, error) => {
+                let text = format!("what callers wait for is refused: {}", error.message());
+                self.cx.link_event("refused", EventLevel::Warn, text);
+            }
+            _ => {}
         }
         match purpose {
             Purpose::Try(id) => self.tried(id, sent, outcome),
@@ -702,22 +714,28 @@ impl Engine {
     // ---- servers ----
 
     fn link_up(&mut self, id: LinkId) {
-        self.cx.links.set_up(id);
+        let news = self.cx.links.set_up(self.cx.now, id);
         self.cx.timers.disarm(Timer::Outage(id));
-        let text = "connected".to_owned();
-        self.cx.link_event("connected", EventLevel::Info, text);
+        let level = if news {
+            EventLevel::Info
+        } else {
+            EventLevel::Debug
+        };
+        self.cx
+            .link_event("connected", level, "connected".to_owned());
         let routes = self.cx.links.routes.clone();
         self.go_on(&|name| routes.link(name) == id);
     }
 
     fn link_down(&mut self, id: LinkId, error: Error) {
         let ends = self.cx.now.after(self.cx.config.outage);
-        let down = self.cx.links.set_down(id, &error, ends);
+        let idle = self.view().is_settled() && self.cx.calls.is_empty();
+        let down = self.cx.links.set_down(self.cx.now, id, &error, ends, idle);
         if down.begins_outage {
             self.cx.timers.arm(Timer::Outage(id), ends);
         }
-        // Every failed attempt comes here. Only the first one is reported as a warning.
-        let level = if down.first {
+        // Every failed attempt comes here. Only the first one of each kind is reported as a warning.
+        let level = if down.news {
             EventLevel::Warn
         } else {
             EventLevel::Debug

@@ -256,6 +256,90 @@ fn failed_attempts_to_connect_are_one_warning() {
     assert_eq!(rig.counters.snapshot().holds, 0);
 }
 
+/// The kinds of the events above debug since the last look.
+fn alarms(rig: &mut Rig) -> Vec<&'static str> {
+    let told = std::mem::take(&mut rig.alarms);
+    told.into_iter().map(|(kind, _)| kind).collect()
+}
+
+/// Servers and proxies cut idle connections: each of them was a warning.
+#[test]
+fn a_cut_of_an_idle_connection_is_no_news() {
+    let mut rig = Rig::new();
+    alarms(&mut rig);
+    rig.pass(secs(300));
+    rig.input(down());
+    rig.input(Input::Up(0));
+    assert!(alarms(&mut rig).is_empty());
+    rig.pass(secs(300));
+    rig.input(down());
+    rig.input(down());
+    rig.input(down());
+    rig.input(Input::Up(0));
+    assert_eq!(
+        alarms(&mut rig),
+        ["disconnected", "connected"],
+        "it is away"
+    );
+    rig.hold("n");
+    rig.pass(secs(2));
+    rig.input(down());
+    rig.input(Input::Up(0));
+    assert_eq!(
+        alarms(&mut rig),
+        ["disconnected", "connected"],
+        "a hold counts on it"
+    );
+}
+
+/// Forty warnings in fifteen seconds: the address led to a replica.
+#[test]
+fn connections_that_end_at_once_are_one_outage_and_each_kind_of_reason_is_told() {
+    let mut rig = Rig::new();
+    rig.hold("n");
+    alarms(&mut rig);
+    rig.pass(secs(2));
+    let replica = || Input::Down(0, Error::new(ErrorKind::Server, "a replica"));
+    for _ in 0..20 {
+        rig.input(replica());
+        rig.pass(Duration::from_millis(100));
+        rig.input(Input::Up(0));
+        rig.pass(Duration::from_millis(100));
+    }
+    assert_eq!(alarms(&mut rig), ["disconnected", "connected"]);
+    rig.input(down());
+    let refused = || Input::Down(0, Error::new(ErrorKind::Auth, "WRONGPASS"));
+    (0..5).for_each(|_| rig.input(refused()));
+    assert_eq!(alarms(&mut rig), ["disconnected", "disconnected"]);
+    rig.input(Input::Up(0));
+    assert_eq!(alarms(&mut rig), ["connected"]);
+    rig.pass(secs(2));
+    rig.input(refused());
+    assert_eq!(alarms(&mut rig), ["disconnected"], "another outage");
+}
+
+#[test]
+fn a_refusal_that_lasts_is_told_once() {
+    let mut rig = Rig::new();
+    alarms(&mut rig);
+    let text = "the server said \"NOREPLICAS\"";
+    rig.acquire("n");
+    for _ in 0..10 {
+        let sent = rig.sent();
+        let outcome = CallOutcome::Refused {
+            error: Error::new(ErrorKind::Server, text),
+            passing: true,
+        };
+        rig.outcome(&sent, outcome);
+        rig.pass(secs(1));
+    }
+    let told = std::mem::take(&mut rig.alarms);
+    assert!(
+        matches!(told.as_slice(), [("refused", said)] if said.contains("NOREPLICAS")),
+        "{told:?}"
+    );
+}
+
 // ---- many servers ----
 
 /// Routes each of these names to the link beside it, and all other names to the first link.

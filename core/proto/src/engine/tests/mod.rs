@@ -223,6 +223,8 @@ struct Rig {
     lost: Vec<(OwnerId, LostReason)>,
     ended: Vec<OwnerId>,
     events: Vec<&'static str>,
+    /// The events above debug, with their texts.
+    alarms: Vec<(&'static str, String)>,
     /// The names whose channels the engine wants subscribed.
     subscribed: Vec<Name>,
     /// The channel that was subscribed last.
@@ -261,6 +263,7 @@ impl Rig {
             lost: Vec::new(),
             ended: Vec::new(),
             events: Vec::new(),
+            alarms: Vec::new(),
             subscribed: Vec::new(),
             topic: Topic::default(),
             stopped: false,
@@ -411,7 +414,12 @@ impl Rig {
                 Output::Opened(cell) => assert_ne!(cell.key, OwnerKey::Once),
                 Output::Ended(cell) => self.ended.push(cell.owner),
                 Output::Lost(cell, reason) => self.lost.push((cell.owner, reason)),
-                Output::Event(event) => self.events.push(event.kind),
+                Output::Event(event) => {
+                    self.events.push(event.kind);
+                    if event.level != EventLevel::Debug {
+                        self.alarms.push((event.kind, event.text));
+                    }
+                }
                 Output::Stop => self.stopped = true,
             }
         }
