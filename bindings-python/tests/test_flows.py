@@ -315,7 +315,7 @@ def test_one_request_of_fastapi_is_inside(name: str, reentrant: bool | None) -> 
 def test_a_call_in_a_context_with_a_flow_of_its_thread_is_that_flow(
     client: redlatch.Client, name: str
 ) -> None:
-    """As docs/which-lock.md says: a thread cannot tell a context from its copy that went through a task."""
+    """As docs/re-entry.md says: a thread cannot tell a context from its copy that went through a task."""
     known, new = (client.lock(each, reentrant=True) for each in (name, name + "'"))
 
     async def calls(lock: redlatch.Lock) -> list[bool]:

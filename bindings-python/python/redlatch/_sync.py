@@ -307,7 +307,7 @@ class Lock(Blocks, BaseLock):
     With `reentrant=True` it is as threading.RLock: a flow that holds it acquires it again, and releases as often. A flow is
     what runs on one thread, in one task or greenlet, and in one context (contextvars) or its copies. `asyncio.to_thread` and
     web frameworks run a call in a copy of their own context: it is a flow of its own, unless that context has a flow of the
-    same thread (docs/which-lock.md says when). Bare functions that a ThreadPoolExecutor runs on one thread are one flow.
+    same thread (docs/re-entry.md says when). Bare functions that a ThreadPoolExecutor runs on one thread are one flow.
 
     `release`, `extend`, `owned` and the like mean what the calling flow has acquired. A `with` block gives back its own
     level, wherever it is left.
