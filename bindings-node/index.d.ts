@@ -391,6 +391,12 @@ export class Lock {
    */
   waiters(): Promise<Holder[]>
   /**
+   * Takes over the lock if `token` is its value, in whatever process it was acquired. Simple kinds only. The hold is renewed
+   * and released as any other. The token is worth nothing from then on: who acquired with it can neither release nor extend
+   * the lock. Rejects with NotOwnerError if the lock is free or has another value.
+   */
+  adopt(token: string, options?: Pick<TryOptions, 'lease' | 'signal'>): Promise<Hold>
+  /**
    * Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only. Rejects with
    * NotOwnerError if the lock is free or has another value.
    */

@@ -136,7 +136,8 @@ function instrument({ meterProvider = metrics, tracerProvider = trace } = {}) {
       if ('error' in message) {
         // The reason of an abort may be anything.
         span.setStatus({ code: SpanStatusCode.ERROR, message: message.error?.message })
-      } else {
+      } else if (message.result !== null) {
+        // tryAcquire() resolves to null where others have the lock.
         const hold = tracer.startSpan('redlatch.hold', { attributes: name }, wait.parent)
         holding.set(message.result, { began: performance.now(), span: hold })
       }

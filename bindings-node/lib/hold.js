@@ -165,8 +165,8 @@ class Hold {
   }
 
   get parts() {
-    if (!Array.isArray(this.#granted)) return []
     const { parts } = this.#lock
+    if (parts === undefined || !Array.isArray(this.#granted)) return [] // a quorum tells of its servers
     return this.#granted.map(({ owner, fencingToken }, at) => ({ name: parts[at].name, owner, fencingToken }))
   }
 

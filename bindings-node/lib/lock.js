@@ -66,12 +66,22 @@ class Lock {
   }
 
   acquire(options) {
-    if (!isListenedTo(acquiring)) return this.#acquire(options)
-    const { client } = this.#family
-    return acquiring.tracePromise(() => this.#acquire(options), { client, lockName: this.name })
+    if (!isListenedTo(acquiring)) return this.#acquire(options, this.acquire)
+    return this.#traced(() => this.#acquire(options, this.acquire))
   }
 
-  async #acquire(options) {
+  adopt(token, options) {
+    return this.#traced(() => this.#acquire(options, this.adopt, { token }))
+  }
+
+  #traced(acquire) {
+    if (!isListenedTo(acquiring)) return acquire()
+    const { client } = this.#family
+    return acquiring.tracePromise(acquire, { client, lockName: this.name })
+  }
+
+  // `above`: the method that the program called. `adopted`: has the token of a lock to take over.
+  async #acquire(options, above, adopted) {
     let signal
     let hold
     let waited = false
@@ -80,7 +90,7 @@ class Lock {
       signal = own.signal
       checkSignal(signal)
       if (signal?.aborted) throw reasonOf(signal)
-      const started = unwrap(this.#start(own, names, values), OWN)
+      const started = unwrap(this.#start(own, names, values, adopted), OWN)
       let answer = answerTo(started, signal)
       // The caller may abort its signal in the tick of the call, which is later than an answer that is here.
       if (signal !== undefined || answer instanceof Promise) {
@@ -90,8 +100,8 @@ class Lock {
       const granted = valueOf(answer)
       hold = new Hold(numberOf(started), this, granted ?? undefined)
     } catch (error) {
-      // acquire() does not await: while this does, it is the innermost function that the program waits for.
-      throw calledFrom(waited ? this.#acquire : this.acquire, error, this)
+      // `above` does not await: while this does, it is the innermost function that the program waits for.
+      throw calledFrom(waited ? this.#acquire : above, error, this)
     }
     if (!signal?.aborted) return hold
     // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
@@ -99,7 +109,12 @@ class Lock {
     throw reasonOf(signal)
   }
 
-  #start({ key, hold, context = this.#family.context }, names, values) {
+  #start(own, names, values, adopted) {
+    if (adopted !== undefined) {
+      refuseOwners(own, 'an adopted lock gets a hold of its own')
+      return this.#family.locks.adopt(this.#name, text('the token', adopted.token), names, values)
+    }
+    const { key, hold, context = this.#family.context } = own
     if (hold === undefined) {
       const number = flag('context', context) ? currentContext()?.number : undefined
       if (key === undefined && number === undefined) {
@@ -123,12 +138,16 @@ class Lock {
       const text = 'tryAcquire() does not wait; call acquire() with it, or leave it out'
       throw new InvalidArgumentError(`wait is ${shown(options.wait)}: ${text}`)
     }
-    try {
-      return await this.acquire({ ...options, wait: 0 })
-    } catch (error) {
-      if (error instanceof LockTimeoutError) return null
-      throw error
+    // A lock that others have is an answer, to those who listen to the channels as well.
+    const acquire = async () => {
+      try {
+        return await this.#acquire({ ...options, wait: 0 }, this.#acquire)
+      } catch (error) {
+        if (error instanceof LockTimeoutError) return null
+        throw error
+      }
     }
+    return await this.#traced(acquire)
   }
 
   async using(options, fn) {
@@ -293,12 +312,16 @@ class Semaphore {
 
 // Options that name no owner: permits belong to a Hold.
 function anonymous(options) {
+  refuseOwners(options, 'each acquisition of a semaphore takes permits of its own')
+  return options
+}
+
+function refuseOwners(options, why) {
   for (const name of ['key', 'hold', 'context']) {
     const value = options?.[name]
     if (value === undefined) continue
-    throw new InvalidArgumentError(`${name} is ${shown(value)}; leave it out: each acquisition of a semaphore takes permits of its own`)
+    throw new InvalidArgumentError(`${name} is ${shown(value)}; leave it out: ${why}`)
   }
-  return options
 }
 
 // Runs a function and then releases the hold; rejects if it was lost, with what `lost` makes of the reason of its signal. Permits of

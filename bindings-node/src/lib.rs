@@ -372,6 +372,21 @@ impl Locks {
         })
     }
 
+    /// Takes over the lock of a token, as a separate owner.
+    #[napi]
+    pub fn adopt(
+        &self,
+        name: String,
+        token: String,
+        names: Names,
+        values: Values,
+    ) -> Checked<Asked> {
+        caught(|| {
+            let options = acquire_options(&names, &values)?.adopting(&token);
+            self.0.acquire(&name, options)
+        })
+    }
+
     /// Takes the write side of a read-write lock from all that have the lock.
     #[napi]
     pub fn steal(&self, name: String) -> Checked<Asked> {

@@ -3,10 +3,10 @@
 // process is gone. Exit codes and signals are what they would be without us.
 
 const assert = require('node:assert/strict')
-const { spawn } = require('node:child_process')
+const { spawn, spawnSync } = require('node:child_process')
 const { once } = require('node:events')
-const { statSync, writeFileSync } = require('node:fs')
-const { join } = require('node:path')
+const { cpSync, readFileSync, statSync, writeFileSync } = require('node:fs')
+const { basename, join } = require('node:path')
 const { PACKAGE, WINDOWS, Server, freshName, run, runNode, shared, test, until } = require('./support/index.js')
 
 const context = shared()
@@ -83,6 +83,53 @@ signalTest('a signal ends a program whose event loop is blocked, and releases wh
   assert.equal(await context.redis.send('EXISTS', name), 0)
 })
 
+// A PID namespace of its own, as a container has: the program is process 1 there, which the kernel spares the signals that it does
+// not handle. Who is not root gets one with a user namespace, if the system allows that.
+const asInit = ['--pid', '--fork', '--mount-proc', ...(process.getuid?.() === 0 ? [] : ['--user', '--map-root-user'])]
+const noNamespace = process.platform === 'linux' && spawnSync('unshare', [...asInit, 'true']).status !== 0
+const initTest = (name, body) => signalTest(name, { skip: noNamespace && 'unshare gives no PID namespace here' }, body)
+
+for (const [name, number] of Object.entries({ SIGTERM: 15, SIGINT: 2, SIGHUP: 1, SIGUSR2: 12 })) {
+  initTest(`${name} ends process 1 of a container, and releases what it holds`, async () => {
+    const lockName = freshName()
+    const script = `const { Client } = require(${JSON.stringify(PACKAGE)})
+      const { Worker } = require('node:worker_threads')
+      new Worker('setInterval(() => {}, 1000)', { eval: true })
+      setInterval(() => {}, 1000)
+      Client.connect().then(async (client) => {
+        globalThis.hold = await client.lock(${JSON.stringify(lockName)}).acquire()
+        client.lock(${JSON.stringify(lockName)}).acquire()
+        require('node:fs').writeSync(1, String(process.pid))
+      })`
+    const env = { ...process.env, REDLATCH_URL: context.url }
+    const args = [...asInit, process.execPath, '-e', script]
+    const child = spawn('unshare', args, { env, stdio: ['ignore', 'pipe', 'inherit'] })
+    const [pid] = await once(child.stdout, 'data')
+    assert.equal(String(pid), '1')
+    const init = Number(readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'latin1'))
+    process.kill(init, name)
+    assert.deepEqual(await once(child, 'exit'), [128 + number, null])
+    assert.equal(await context.redis.send('EXISTS', lockName), 0)
+  })
+}
+
+for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP']) {
+  signalTest(`two copies of the package in one process release what they hold at ${signal}`, async () => {
+    const copy = join(context.server.folder, `copy-${signal}`)
+    const left = ['node_modules', 'test', 'src', 'target', 'dist']
+    cpSync(PACKAGE, copy, { recursive: true, filter: (from) => !left.includes(basename(from)) })
+    const { keys, ...ended } = await endOf(`
+      const copy = require(${JSON.stringify(copy)})
+      if (copy.Client === Client) throw new Error('it is no copy')
+      const second = await copy.Client.connect()
+      globalThis.more = [await second.lock(name + ':copy').acquire()]
+      process.kill(process.pid, ${JSON.stringify(signal)})
+      setTimeout(() => {}, 60_000)`)
+    const more = await context.redis.send('EXISTS', `${ended.name}:copy`)
+    assert.deepEqual([ended.signal, keys, more], [signal, 0, 0], ended.stderr)
+  })
+}
+
 posixTest('a program that handles a signal keeps its locks and lives on', async () => {
   const { code, stdout, keys } = await endOf(`
     process.on('SIGINT', async () => {
@@ -92,6 +139,13 @@ posixTest('a program that handles a signal keeps its locks and lives on', async 
     process.kill(process.pid, 'SIGINT')
     setTimeout(() => {}, 60_000)`)
   assert.deepEqual([code, stdout, keys], [4, 'true true\n', 0])
+})
+
+test('a promise that rejects with the loss of a hold does not change the exit code', async () => {
+  const { code, stderr, keys } = await endOf(`
+    new Promise((_, reject) => holds[1].signal.addEventListener('abort', () => reject(holds[1].signal.reason)))
+    setTimeout(() => {}, 1)`)
+  assert.deepEqual([code, stderr, keys], [0, '', 0])
 })
 
 test('exit listeners still hold the lock', { skip: WINDOWS && 'ours may run before' }, async () => {

@@ -262,6 +262,55 @@ test('whoever knows the token extends and releases', async () => {
   }
 })
 
+test('an adopted lock outlives the hold that handed it on', async () => {
+  const { client } = context
+  const other = await Client.connect(context.url)
+  const lock = client.lock(freshName(), { kind: 'simple' })
+  const there = other.lock(lock.name, { kind: 'simple' })
+  const hold = await lock.acquire({ token: 'job 7', lease: 1000 })
+  await assert.rejects(there.adopt('job 8'), NotOwnerError)
+  const adopted = await there.adopt('job 7')
+  assert.ok(adopted instanceof Hold)
+  await until(() => !hold.isHeld)
+  assert.equal(await hold.release(), false)
+  await assert.rejects(lock.adopt('job 7'), NotOwnerError)
+  await assert.rejects(lock.releaseToken('job 7'), NotOwnerError)
+  assert.equal(await lock.tryAcquire(), null)
+  adopted.check()
+  assert.ok((await context.redis.send('PTTL', lock.name)) > 20_000)
+  assert.equal(await adopted.release(), true)
+  assert.equal(await lock.isLocked(), false)
+
+  // A loss of an adopted lock is told.
+  await lock.acquire({ token: 'job 9', lease: 60_000 })
+  const lost = await there.adopt('job 9', { lease: 60_000 })
+  await context.redis.send('DEL', lock.name)
+  await aborted(lost.signal)
+  assert.equal(lost.signal.reason.reason, 'deleted')
+
+  const ended = new AbortController()
+  ended.abort(new Error('over'))
+  await assert.rejects(there.adopt('job 7', { signal: ended.signal }), /over/)
+  for (const [token, options] of [[undefined], [7], ['x', { wait: 5 }], ['x', { key: 1 }], ['x', { hold }], ['x', { context: true }]]) {
+    await assert.rejects(there.adopt(token, options), InvalidArgumentError)
+  }
+  await assert.rejects(other.lock(freshName()).adopt('x'), InvalidArgumentError)
+  await other.close()
+})
+
+test('a lock that another process extended by its token outlives the first hold', async () => {
+  const lock = context.client.lock(freshName(), { kind: 'simple' })
+  const other = await Client.connect(context.url)
+  const hold = await lock.acquire({ token: 'job 7', lease: 300 })
+  await other.lock(lock.name, { kind: 'simple' }).extendToken('job 7', 60_000)
+  await aborted(hold.signal)
+  assert.equal(hold.signal.reason.reason, 'expired')
+  assert.equal(await hold.release(), false)
+  assert.equal(await lock.tryAcquire(), null)
+  assert.ok((await context.redis.send('PTTL', lock.name)) > 20_000)
+  await other.close()
+})
+
 test('using gives what the function gives, throws what it throws, and releases', async () => {
   const lock = context.client.lock(freshName())
   assert.equal(await lock.using(() => 42), 42)

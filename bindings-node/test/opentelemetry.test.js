@@ -73,6 +73,19 @@ test('waits, holds and counters are measured', async () => {
   await client.close()
 })
 
+test('a try that others were before is an answer, and no error', async () => {
+  const telemetry = sdk()
+  const client = await Client.connect(context.url)
+  const lock = client.lock(freshName())
+  await lock.using(async () => assert.equal(await lock.tryAcquire(), null))
+  await telemetry.read()
+  const spans = telemetry.spans()
+  assert.deepEqual(spans.map(({ name }) => name).sort(), [...Array(2).fill('redlatch.acquire'), 'redlatch.hold'])
+  assert.deepEqual(spans.filter(({ status, attributes }) => status.code === 2 || 'error.type' in attributes), [])
+  await telemetry.stop()
+  await client.close()
+})
+
 test('a loss is told with the end of its hold', async () => {
   const telemetry = sdk()
   const client = await Client.connect(context.url)

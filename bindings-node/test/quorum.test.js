@@ -41,6 +41,7 @@ test('the lock of a quorum is on all servers and excludes others', async () => {
   const hold = await client.lock(name).acquire()
   assert.equal(await having(name), 3)
   assert.ok(hold.isHeld && hold.remaining > 20_000)
+  assert.deepEqual(hold.parts, []) // those are of a multi lock
   assert.equal(await other.lock(name).tryAcquire(), null)
   const theirs = other.lock(name).acquire()
   await until(() => other.stats().waiting === 1)

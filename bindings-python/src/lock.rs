@@ -36,6 +36,11 @@ fn options(
     Ok(options)
 }
 
+fn adoption(lease: &Bound<'_, PyAny>, token: &Bound<'_, PyAny>) -> PyResult<AcquireOptions> {
+    let none = token.py().None().into_bound(token.py());
+    Ok(options(&none, lease, &none, None)?.adopting(text(token, TOKEN, AS_UTF8)?))
+}
+
 const TOKEN: &str = "token of the lock";
 
 /// A lock of the core.
@@ -70,7 +75,8 @@ impl Lock {
 
     /// `tied`: the level ends with the key's thread, task or greenlet, whoever has the guard.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
-    #[pyo3(signature = (key, wait, lease, token, tied, to=None, canceller=None, permits=None))]
+    /// `adopts`: takes over the lock that has the token.
+    #[pyo3(signature = (key, wait, lease, token, tied, to=None, canceller=None, permits=None, adopts=false))]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -82,9 +88,14 @@ impl Lock {
         to: To<'_>,
         canceller: Option<&Canceller>,
         permits: Option<&Bound<'_, PyAny>>,
+        adopts: bool,
     ) -> PyResult<Py<PyAny>> {
         let caller = self.key_for(self::key(py, key)?);
-        let mut options = options(wait, lease, token, permits)?.caller(caller);
+        let mut options = match adopts {
+            true => adoption(lease, token)?,
+            false => options(wait, lease, token, permits)?,
+        }
+        .caller(caller);
         if tied {
             options = options.tied_to_key();
         }

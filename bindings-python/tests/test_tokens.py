@@ -51,6 +51,52 @@ async def test_a_task_passes_it_on(look: Any, name: str) -> None:
             await there.release_token("job 7")
 
 
+def test_an_adopted_lock_outlives_the_hold_that_handed_it_on(look: Any, name: str) -> None:
+    with redlatch.Client(kind="simple") as first, redlatch.Client(kind="simple") as second:
+        lock, there = first.lock(name), second.lock(name)
+        assert lock.acquire(token="job 7", lease=1)
+        with pytest.raises(redlatch.NotOwnerError):
+            there.adopt("job 8")
+        there.adopt("job 7")
+        # The first hold is lost, and its release leaves the lock alone.
+        eventually(lambda: first.stats()["lost"] == 1)
+        with pytest.raises(redlatch.LockLostError):
+            lock.release()
+        with pytest.raises(redlatch.NotOwnerError):
+            first.lock(name).adopt("job 7")
+        assert there.owned()
+        assert look.pttl(name) > 20_000
+        there.release()
+        assert not look.exists(name)
+
+
+def test_an_extended_token_outlives_the_first_hold(look: Any, name: str) -> None:
+    """The first hold runs out while another process works under the token."""
+    with redlatch.Client(kind="simple") as first, redlatch.Client(kind="simple") as second:
+        lock = first.lock(name)
+        assert lock.acquire(token="job 7", lease=0.5)
+        second.lock(name).extend_token("job 7", 60)
+        eventually(lambda: first.stats()["lost"] == 1)
+        with pytest.raises(redlatch.LockLostError):
+            lock.release()
+        first.close()
+        assert look.pttl(name) > 20_000
+
+
+async def test_a_task_adopts_it(look: Any, name: str) -> None:
+    async with aio.Client(kind="simple") as first, aio.Client(kind="simple") as second:
+        lock, there = first.lock(name), second.lock(name)
+        assert await lock.acquire(token="job 7", lease=60)
+        with pytest.raises(redlatch.NotOwnerError):
+            await there.adopt("job 8")
+        await there.adopt("job 7")
+        with pytest.raises(redlatch.LockLostError):
+            await lock.release()
+        assert there.owned()
+        await there.release()
+        assert not look.exists(name)
+
+
 def test_one_token_is_not_granted_twice(name: str) -> None:
     with redlatch.Client(kind="simple") as first, redlatch.Client(kind="simple") as second:
         assert first.lock(name).acquire(token="host")

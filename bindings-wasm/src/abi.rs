@@ -117,6 +117,8 @@ calls! {
     redlatch_name(family) => |module, given| module.name(family as Id, given);
     /// Acquires a lock. The call's number is that of the hold from then on.
     redlatch_acquire(id, family, now) => |module, given| module.acquire(moment(now), id as Id, family as Id, given);
+    /// Takes over the lock of a token. The call's number is that of the hold from then on.
+    redlatch_adopt(id, family, now) => |module, given| module.adopt(moment(now), id as Id, family as Id, given);
     /// Takes the write side of a read-write lock from all that have the lock.
     redlatch_steal(id, family, now) => |module, given| module.steal(moment(now), id as Id, family as Id, given);
     /// Acquires once more as the owner of a hold.

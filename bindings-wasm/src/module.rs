@@ -491,11 +491,34 @@ impl Module {
         now: Moment,
         id: Id,
         family: Id,
+        given: Arguments<'_>,
+    ) -> Result<()> {
+        self.acquire_as(now, id, family, given, |options| options)
+    }
+
+    /// Takes over the lock of a token, on the same terms.
+    pub(crate) fn adopt(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
         mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let token = given.text()?;
+        self.acquire_as(now, id, family, given, |options| options.adopts(token))
+    }
+
+    fn acquire_as(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        mut given: Arguments<'_>,
+        adopt: impl FnOnce(AcquireOptions) -> AcquireOptions,
     ) -> Result<()> {
         let key = key_of(given.byte()?, given.whole()?);
         let name = given.text()?;
-        let acquire = self.acquire_options(&mut given)?.key(key);
+        let acquire = adopt(self.acquire_options(&mut given)?.key(key));
         let (client, options, name) = self.lock(family, name)?;
         let (wait, terms) = (acquire.wait, options.terms(&acquire));
         let known = self.client(client)?;
@@ -526,12 +549,20 @@ impl Module {
             ..terms
         };
         let request = match needed_parts {
-            None => Request::Acquire {
-                name,
-                key,
-                wait,
-                terms,
-                token: acquire.token,
+            None => match acquire.token {
+                Some(token) if acquire.adopts => Request::Adopt {
+                    name,
+                    key,
+                    terms,
+                    token,
+                },
+                token => Request::Acquire {
+                    name,
+                    key,
+                    wait,
+                    terms,
+                    token,
+                },
             },
             Some((parts, needed)) => Request::AcquireAll {
                 name,

@@ -837,6 +837,29 @@ redlatch_status redlatch_lock_extend(redlatch_lock *lock, uint64_t owner, int64_
 redlatch_status redlatch_lock_release_token(redlatch_lock *lock, const char *token);
 
 /**
+ * Takes over the lock if value is its value, whichever process acquired it: owner holds it then, as
+ * after redlatch_lock_acquire(). The value is worth nothing any more: whoever acquired with it can
+ * neither release nor extend the lock, and is told that it is lost. Simple kinds only. lease_ms is
+ * REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the fencing
+ * token, 0 without the option fencing.
+ *
+ * Statuses:
+ * - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+ * - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
+ * - REDLATCH_INVALID_ARGUMENT: owner has the lock already, lease_ms is out of bounds, or as for
+ *   redlatch_lock_release_token().
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_adopt(redlatch_lock *lock,
+                                    uint64_t owner,
+                                    const char *value,
+                                    int64_t lease_ms,
+                                    uint64_t *token);
+
+/**
  * Makes the lock live at least lease_ms from now if token is its value; as
  * redlatch_lock_release_token.
  *
@@ -1455,6 +1478,24 @@ redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
                                             int64_t wait_ms,
                                             int64_t lease_ms,
                                             uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_adopt() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with
+ * this tag comes, as after redlatch_lock_acquire_start(), which redlatch_lock_acquire_cancel()
+ * cancels too.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
+ *   tag is under way, or an argument is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_adopt_start(redlatch_lock *lock,
+                                          uint64_t owner,
+                                          const char *value,
+                                          int64_t lease_ms,
+                                          uint64_t tag);
 
 /**
  * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes

@@ -363,6 +363,11 @@ public:
     /// Frees the lock if this is its value, in whatever process it was acquired.
     void release_token(const char *token) { require(redlatch_lock_release_token(get(), token)); }
 
+    /// Takes over the lock if this is its value, in whatever process it was acquired.
+    void adopt(const char *value, std::uint64_t owner = REDLATCH_THREAD) {
+        require(redlatch_lock_adopt(get(), owner, value, REDLATCH_LOCK_LEASE, nullptr));
+    }
+
     /// Makes the lock live at least this long from now if this is its value.
     template <class Rep, class Period>
     void extend_token(const char *token, const std::chrono::duration<Rep, Period> &lease) {

@@ -352,6 +352,34 @@ pub unsafe extern "C" fn redlatch_lock_acquire_start(
     })
 }
 
+/// Begins what redlatch_lock_adopt() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with
+/// this tag comes, as after redlatch_lock_acquire_start(), which redlatch_lock_acquire_cancel()
+/// cancels too.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
+///   tag is under way, or an argument is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_adopt_start(
+    lock: *mut redlatch_lock,
+    owner: u64,
+    value: *const c_char,
+    lease_ms: i64,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and for a string.
+        let (lock, value) = unsafe { (shared(lock, "lock")?, text(value, "value")?) };
+        let key = key(owner);
+        let operation = lock.adopt(key, value, lease_ms)?;
+        let what = What::Acquire { owner, key };
+        start(&lock, tag, what, operation)
+    })
+}
+
 /// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
 /// and nothing is held. false: it had ended before, and its event tells how; if it was granted,
 /// release it.

@@ -171,18 +171,10 @@ impl redlatch_lock {
         wait_ms: i64,
         lease_ms: i64,
     ) -> Result<Operation<Guard>> {
-        self.client.refuse_fork()?;
         let permits = self.permits.load(Ordering::Relaxed) as usize;
-        let mut options = AcquireOptions::new()
-            .key(key)
-            .tied_to_key()
-            .permits(permits);
+        let mut options = self.terms(key, lease_ms)?.permits(permits);
         if let Some(wait) = wait_limit(wait_ms)? {
             options = options.wait(wait);
-        }
-        let constant = (REDLATCH_LOCK_LEASE, "REDLATCH_LOCK_LEASE");
-        if let Some(lease) = millis_or(constant, "lease_ms", lease_ms, "lease")? {
-            options = options.lease(lease);
         }
         if let Some(token) = self
             .token
@@ -193,6 +185,27 @@ impl redlatch_lock {
             options = options.token(token);
         }
         Ok(self.core.acquire_with(options))
+    }
+
+    /// Takes over the lock of a token.
+    pub(crate) fn adopt(
+        &self,
+        key: ReentryKey,
+        value: &str,
+        lease_ms: i64,
+    ) -> Result<Operation<Guard>> {
+        let options = self.terms(key, lease_ms)?.adopting(value);
+        Ok(self.core.acquire_with(options))
+    }
+
+    fn terms(&self, key: ReentryKey, lease_ms: i64) -> Result<AcquireOptions> {
+        self.client.refuse_fork()?;
+        let options = AcquireOptions::new().key(key).tied_to_key();
+        let constant = (REDLATCH_LOCK_LEASE, "REDLATCH_LOCK_LEASE");
+        Ok(match millis_or(constant, "lease_ms", lease_ms, "lease")? {
+            Some(lease) => options.lease(lease),
+            None => options,
+        })
     }
 
     fn acquire_blocking(
@@ -638,6 +651,45 @@ pub unsafe extern "C" fn redlatch_lock_release_token(
         // SAFETY: the header asks for a live handle and for a string.
         let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
         lock.core.release_token(token).wait()
+    })
+}
+
+/// Takes over the lock if value is its value, whichever process acquired it: owner holds it then, as
+/// after redlatch_lock_acquire(). The value is worth nothing any more: whoever acquired with it can
+/// neither release nor extend the lock, and is told that it is lost. Simple kinds only. lease_ms is
+/// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the fencing
+/// token, 0 without the option fencing.
+///
+/// Statuses:
+/// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+/// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
+/// - REDLATCH_INVALID_ARGUMENT: owner has the lock already, lease_ms is out of bounds, or as for
+///   redlatch_lock_release_token().
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_adopt(
+    lock: *mut redlatch_lock,
+    owner: u64,
+    value: *const c_char,
+    lease_ms: i64,
+    token: *mut u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle, a string, and a place to write to.
+        let (lock, value, token) = unsafe {
+            (
+                shared(lock, "lock")?,
+                text(value, "value")?,
+                Out::optional(token),
+            )
+        };
+        let key = key(owner);
+        let guard = lock.adopt(key, value, lease_ms)?.wait()?;
+        token.put(lock.keep(owner, key, guard).0);
+        Ok(())
     })
 }
 

@@ -336,6 +336,15 @@ static void whoever_knows_the_token_releases_it(void)
     CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_extend_token(there, "job 8", 120000));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_release_token(there, NULL));
     CHECK_OK(redlatch_lock_extend_token(there, "job 7", 120000));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_adopt(there, 2, "job 8", REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_adopt(there, 2, "job 7", REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_adopt(there, 2, "job 7", REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release_token(there, "job 7"));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+    CHECK(redlatch_lock_is_held(there, 2));
+    CHECK_OK(redlatch_lock_release(there, 2));
+    CHECK(!exists("c:passed-on"));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 60000, NULL));
     CHECK_OK(redlatch_lock_release_token(there, "job 7"));
     CHECK(!exists("c:passed-on"));
     CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));

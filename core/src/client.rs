@@ -984,7 +984,9 @@ impl Running {
     }
 
     fn prepare(self: &Arc<Self>, request: &Request) -> RequestId {
-        if let Request::Acquire { key, .. } | Request::AcquireAll { key, .. } = request
+        if let Request::Acquire { key, .. }
+        | Request::AcquireAll { key, .. }
+        | Request::Adopt { key, .. } = request
             && let OwnerKey::Thread(_) | OwnerKey::Flow { .. } = key
         {
             owner::note_thread(*key, self);

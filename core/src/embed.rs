@@ -408,6 +408,10 @@ pub trait AcquireOptionsExt: Sized {
     /// answer fails with `unavailable` and is given back: a second one could rob the next holder.
     #[must_use]
     fn stealing(self) -> Self;
+
+    /// Takes over the lock that has this token, as [`adopt`](crate::Lock::adopt) does.
+    #[must_use]
+    fn adopting(self, token: &str) -> Self;
 }
 
 impl AcquireOptionsExt for AcquireOptions {
@@ -425,6 +429,10 @@ impl AcquireOptionsExt for AcquireOptions {
     fn stealing(mut self) -> Self {
         self.steal = true;
         self
+    }
+
+    fn adopting(self, token: &str) -> Self {
+        self.adopts(token)
     }
 }
 

@@ -281,12 +281,20 @@ impl Lock {
             ..self.options.terms(&options)
         };
         let request = match self.needed_parts(&options) {
-            None => Request::Acquire {
-                name,
-                key,
-                wait,
-                terms,
-                token: options.token,
+            None => match options.token {
+                Some(token) if options.adopts => Request::Adopt {
+                    name,
+                    key,
+                    terms,
+                    token,
+                },
+                token => Request::Acquire {
+                    name,
+                    key,
+                    wait,
+                    terms,
+                    token,
+                },
             },
             Some((parts, needed)) => Request::AcquireAll {
                 name,
@@ -362,6 +370,69 @@ impl Lock {
             kind: self.wire_kind(),
             what,
         }
+    }
+
+    /// Takes over the lock if `token` is its value, whichever process acquired it. This is for work
+    /// that is passed on to another process together with its lock. Simple kinds only.
+    ///
+    /// The guard is like any other: the lock is renewed, a loss is told, and dropping the guard
+    /// releases it. The lock has another value from then on. So the token is worth nothing any more,
+    /// and the process that acquired with it can neither release nor extend the lock: it is told that
+    /// its hold was lost (`stolen`), if it still relies on it. Two processes with the same token
+    /// cannot both take over.
+    ///
+    /// Until then the lock belongs to the process that acquired it. With
+    /// [`linger`](crate::LockOptions::linger) it outlives that process for the rest of its lease.
+    ///
+    /// # Errors
+    /// `not_owner` when the lock is free or has another value, `invalid_argument`, else as
+    /// [`acquire`](Lock::acquire).
+    ///
+    /// # Cancel safety
+    /// A lock that was taken over meanwhile is released.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use redlatch::{AcquireOptions, Kind, LockOptions};
+    ///
+    /// // One process acquires with a token of its own, and puts it into the job ...
+    /// let lock = client.lock_with("job", LockOptions::new().kind(Kind::Simple).linger(true))?;
+    /// let guard = lock.acquire_with(AcquireOptions::new().token("run-7f3a")).await?;
+    /// guard.detach();
+    ///
+    /// // ... and the one that gets the job holds the lock.
+    /// let guard = lock.adopt("run-7f3a").await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn adopt(&self, token: &str) -> Operation<Guard> {
+        self.adopt_with(token, AcquireOptions::new())
+    }
+
+    /// Takes over the lock with a lease or a re-entry key for this hold. It waits for nobody, so a
+    /// wait is refused.
+    ///
+    /// # Errors
+    /// As [`adopt`](Lock::adopt).
+    ///
+    /// # Cancel safety
+    /// As [`adopt`](Lock::adopt).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::AcquireOptions;
+    /// use std::time::Duration;
+    ///
+    /// let options = AcquireOptions::new().lease(Duration::from_secs(60)); // fixed: not renewed
+    /// let guard = lock.adopt_with("run-7f3a", options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn adopt_with(&self, token: &str, options: AcquireOptions) -> Operation<Guard> {
+        self.acquire_with(options.adopts(token))
     }
 
     /// Frees the lock if `token` is its value, whichever process acquired it. This is for work that

@@ -283,7 +283,9 @@ impl Unsent {
     fn send(&mut self, way: Way) -> Result<Sent> {
         let (running, of) = self.from.take()?;
         let terms = match &self.request {
-            Request::Acquire { terms, .. } | Request::AcquireAll { terms, .. } => Some(*terms),
+            Request::Acquire { terms, .. }
+            | Request::AcquireAll { terms, .. }
+            | Request::Adopt { terms, .. } => Some(*terms),
             _ => None,
         };
         let promise = Arc::new(Promise {

@@ -459,6 +459,8 @@ pub struct AcquireOptions {
     /// [`caller`](AcquireOptions::caller).
     pub(crate) caller: bool,
     pub(crate) steal: bool,
+    /// The token is that of a lock that another caller has, and that is taken over.
+    pub(crate) adopts: bool,
 }
 
 impl Default for AcquireOptions {
@@ -472,6 +474,7 @@ impl Default for AcquireOptions {
             tied: false,
             caller: false,
             steal: false,
+            adopts: false,
         }
     }
 }
@@ -507,8 +510,8 @@ impl AcquireOptions {
     /// Stores this value at the key of a simple lock, instead of one chosen by the client: the id
     /// of the attempt, for example.
     ///
-    /// Any process that knows the value can [release](crate::Lock::release_token) and
-    /// [extend](crate::Lock::extend_token) the lock. If the key has this value already, the lock
+    /// Any process that knows the value can [take over](crate::Lock::adopt),
+    /// [release](crate::Lock::release_token) and [extend](crate::Lock::extend_token) the lock. If the key has this value already, the lock
     /// counts as held by another owner: no two acquisitions succeed with the same value.
     ///
     /// Give each attempt a value of its own, also across processes: a request that is tried again
@@ -522,6 +525,14 @@ impl AcquireOptions {
     pub fn token(mut self, token: impl Into<Arc<str>>) -> Self {
         self.token = Some(token.into());
         self
+    }
+
+    /// Takes over the lock that has this token.
+    pub(crate) fn adopts(self, token: &str) -> Self {
+        AcquireOptions {
+            adopts: true,
+            ..self.token(token)
+        }
     }
 
     /// Takes so many permits of a semaphore at once, 1 to 1,000.
@@ -562,6 +573,12 @@ impl AcquireOptions {
         self.lease.check(lease)?;
         self.token.check(token)?;
         self.permits.check(permits)?;
+        if let Some(wait) = self.wait.filter(|_| self.adopts) {
+            let text = format!(
+                "wait is {wait:?}, but a token is adopted at once or not at all; leave it out"
+            );
+            return Err(Error::invalid(text));
+        }
         if self.permits > 1 && kind != Kind::Semaphore {
             let text = format!(
                 "permits is {}, but a lock of the kind {} has none; use a semaphore",

@@ -327,6 +327,7 @@ function backendOf(module, platform) {
     #taking = new Map() // by the number of a call that takes permits and has no answer: what gives them back
     #waiting = 0
     #batch
+    #ended = false
     #limits = new Map() // how long the end of the program may take for each client
 
     constructor(drain) {
@@ -342,7 +343,8 @@ function backendOf(module, platform) {
     #told() {
       if (this.#batch === undefined) {
         this.#batch = { done: [] }
-        platform.soon(this.#drain)
+        // At its end the program is told nothing: a rejection that nobody handles would change its exit code.
+        if (!this.#ended) platform.soon(this.#drain)
       }
       return this.#batch
     }
@@ -556,6 +558,7 @@ function backendOf(module, platform) {
 
     // The program ends, and nothing can be waited for: what is held is released by what is written now.
     end() {
+      this.#ended = true
       this.closeAll()
       for (const { instance } of this.#limits.values()) if (!instance.isDead) instance.call('redlatch_end', instance.now())
     }
@@ -770,6 +773,11 @@ function backendOf(module, platform) {
       else given.byte(0).number(0)
       given.text(name).options(names, values)
       return this.#border.ask(this.#instance, 'redlatch_acquire', this.id)
+    }
+
+    adopt(name, token, names, values) {
+      this.#instance.given.text(token).byte(0).number(0).text(name).options(names, values)
+      return this.#border.ask(this.#instance, 'redlatch_adopt', this.id)
     }
 
     steal(name) {

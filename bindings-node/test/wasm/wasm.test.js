@@ -56,6 +56,24 @@ test('the clock counts each suspend, whatever is done to the clock of the day', 
   assert.equal(after(second), 1000)
 })
 
+test('the clock stands still at a look at which the clock of the process goes back', () => {
+  const time = { day: 1_700_000_000_000, running: 5000 }
+  const now = clockOf(() => time.day, () => time.running)
+  const pass = (ms) => {
+    time.day += ms
+    time.running += ms
+    return now()
+  }
+  const first = pass(1000)
+  // Outside of a request, where the garbage collector has a client dropped.
+  const running = time.running
+  time.running = 0
+  assert.equal(now(), first)
+  assert.equal(pass(0), first)
+  time.running = running
+  assert.equal(pass(1000), first + 1_000_000)
+})
+
 test('the clock takes no wait for a core for a suspend', () => {
   const time = { day: 0, running: 0 }
   let waits = []

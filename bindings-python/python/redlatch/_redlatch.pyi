@@ -166,6 +166,7 @@ class Lock:
         to: None = None,
         canceller: Canceller | None = None,
         permits: int | None = None,
+        adopts: bool = False,
     ) -> Guard: ...
     @overload
     def acquire(
@@ -178,6 +179,7 @@ class Lock:
         to: _To,
         canceller: None = None,
         permits: int | None = None,
+        adopts: bool = False,
     ) -> Answer: ...
     def acquiring(
         self, lock: object, wait: float | None, lease: float | None, token: str | None

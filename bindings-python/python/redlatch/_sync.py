@@ -354,6 +354,17 @@ class Lock(Blocks, BaseLock):
         guard.detach()
         return True
 
+    def adopt(self, token: str, *, lease: float | None = None) -> None:
+        """Takes over the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
+
+        The calling flow holds it then, as after `acquire`. The token is worth nothing any more: who acquired with it can
+        neither release nor extend the lock. Raises NotOwnerError if the lock is free or has another value.
+        """
+        self._client._start()
+        guard = ask(partial(self._core.acquire, adopts=True), None, None, lease, token, True)
+        self._watch(guard.hold())
+        guard.detach()
+
     def release(self) -> None:
         """Gives back the newest level of the calling flow.
 

@@ -578,6 +578,20 @@ class Lock(Blocks, BaseLock):
         keys.end_with(task, self._client)
         return True
 
+    async def adopt(self, token: str, *, lease: float | None = None) -> None:
+        """Takes over the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
+
+        The calling task holds it then, as after `acquire`. The token is worth nothing any more: who acquired with it can
+        neither release nor extend the lock. Raises NotOwnerError if the lock is free or has another value.
+        """
+        task = _task_of_loop()
+        keys = Keys.of(task)
+        send = partial(self._core.acquire, keys, None, lease, token, True, adopts=True)
+        guard = await ask(self._client, lambda to: send(to=to))
+        self._watch(guard.hold())
+        guard.detach()
+        keys.end_with(task, self._client)
+
     @coroutine_function
     def release(self) -> Coroutine[Any, Any, None]:
         """Gives back the newest level of the calling task.

@@ -447,6 +447,18 @@ static void acquire(redlatch_lock *lock, uint64_t owner, const struct request *r
         answer_status(id, status);
 }
 
+static void adopt(redlatch_lock *lock, uint64_t owner, const struct request *request, int64_t id)
+{
+    const char *token = field(request, "token");
+    if (is_blocked(request))
+        answer_status(id, redlatch_lock_adopt(lock, owner, token, REDLATCH_LOCK_LEASE, NULL));
+    else {
+        redlatch_status status = redlatch_lock_adopt_start(lock, owner, token, REDLATCH_LOCK_LEASE, (uint64_t)id);
+        if (status != REDLATCH_OK)
+            answer_status(id, status);
+    }
+}
+
 void answer_cancel(const struct request *request, int64_t id, redlatch_status status, bool cancelled)
 {
     if (cancelled)
@@ -469,6 +481,8 @@ static void perform_on_lock(redlatch_lock *lock, const struct request *request, 
     redlatch_status status;
     if (strcmp(op, "acquire") == 0)
         acquire(lock, owner, request, id);
+    else if (strcmp(op, "adopt") == 0)
+        adopt(lock, owner, request, id);
     else if (strcmp(op, "cancel") == 0) {
         status = redlatch_lock_acquire_cancel(lock, (uint64_t)number(request, "target", 0), &value);
         answer_cancel(request, id, status, value);
@@ -564,7 +578,8 @@ static void *perform(void *of)
 static bool is_started(const struct request *request)
 {
     const char *op = field(request, "op");
-    return (strcmp(op, "acquire") == 0 || strcmp(op, "wait") == 0) && !is_blocked(request);
+    bool started = strcmp(op, "acquire") == 0 || strcmp(op, "wait") == 0 || strcmp(op, "adopt") == 0;
+    return started && !is_blocked(request);
 }
 
 static int serve(void)

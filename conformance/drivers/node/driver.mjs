@@ -62,6 +62,9 @@ async function perform(request, signal) {
       if (longer !== undefined) await won.extend(longer)
       return { token: won.fencingToken === undefined ? null : Number(won.fencingToken) }
     }
+    case 'adopt':
+      holds.set(seat(request), [...held(request), await lock.adopt(request.token)])
+      return {}
     case 'release':
       if (!hold) return { status: 'not_owner' }
       held(request).pop()

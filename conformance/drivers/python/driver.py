@@ -153,6 +153,8 @@ class Driver:
         if op == "release":
             grants = self.grants(request)
             await done(leave(grants.pop()[0]) if grants else lock.release())
+        elif op == "adopt":
+            await done(lock.adopt(request["token"]))
         elif op == "extend":
             await done(lock.extend(request["lease_ms"] / 1000))
         elif op == "force":

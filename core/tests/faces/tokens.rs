@@ -45,6 +45,33 @@ async fn the_token_is_enough_to_extend_and_release() {
 }
 
 #[tokio::test]
+async fn an_adopted_lock_outlives_the_guard_that_handed_it_on() {
+    let mut world = World::new().await;
+    let lock = world.client.lock_with("n", simple()).unwrap();
+    let options = AcquireOptions::new()
+        .token("job 7")
+        .lease(Duration::from_millis(500));
+    let guard = lock.acquire_with(options).await.unwrap();
+    let another = world.another().await;
+    let there = another.lock_with("n", simple()).unwrap();
+    let error = there.adopt("job 8").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotOwner);
+    let adopted = there.adopt("job 7").await.unwrap();
+    guard.hold().lost().await;
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    let error = lock.adopt("job 7").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotOwner);
+    let waits = AcquireOptions::new().wait(MINUTE);
+    let error = lock.adopt_with("job 7", waits).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(adopted.is_held());
+    assert!(world.command::<u64>(&["PTTL", "n"]) > 20_000);
+    adopted.release().await.unwrap();
+    assert!(world.is_clean());
+    another.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn one_token_is_not_granted_twice() {
     let world = World::new().await;
     let another = world.another().await;

@@ -245,6 +245,13 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             }
             reply
         }
+        "adopt" => {
+            let adoption =
+                lock.adopt_with(text(request, "token"), AcquireOptions::new().key(seat.key));
+            let guard = wait(request, adoption).await?;
+            locked(&seat.guards).push(guard);
+            ok()
+        }
         "release" => {
             let guard = locked(&seat.guards).pop();
             match guard {

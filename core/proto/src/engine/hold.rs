@@ -192,18 +192,26 @@ impl Hold {
     /// longer than the last answer said.
     ///
     /// A fixed lease does not count. Its deadline is the usual end of the hold, and the clean-up
-    /// that follows wakes the waiters of other clients. A caller's token does not count either: the
-    /// next attempt with the token could find the rest of this lock and take it for its own.
+    /// that follows wakes the waiters of other clients.
     pub(super) fn ends_by_itself(&self, now: Moment) -> bool {
         self.phase == Phase::Held
             && self.is_renewable(now)
             && self.watched_lease() == Some(self.longest())
             && !self.cell.kind.layout().learns()
             && !self.cell.kind.layout().outlives_owners()
-            && !self.cell.has_value()
             && !self.renewal.in_flight
             && !self.renewal.in_doubt
             && self.work.is_idle()
+    }
+
+    /// Whether it ran out here, and its lock may belong to another process by now: one that knows the
+    /// token may have extended it. The server cannot tell the two apart, so nothing is released.
+    pub(super) fn is_left_to_others(&self) -> bool {
+        let ran_out = matches!(
+            self.phase,
+            Phase::Lost(LostReason::Expired | LostReason::Unreachable)
+        );
+        ran_out && self.cell.has_value()
     }
 
     /// The longest lease of its levels.

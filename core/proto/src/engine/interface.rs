@@ -113,6 +113,14 @@ pub enum Request {
         form: Form,
         lease: Duration,
     },
+    /// Take over the lock that has this token, no matter which client acquired it. The holder gets an
+    /// owner of its own, so nobody who knows the token can release or extend the lock any more.
+    Adopt {
+        name: Name,
+        key: OwnerKey,
+        terms: Terms,
+        token: Arc<str>,
+    },
     /// Delete the lock, no matter which owner holds it.
     Force { name: Name, kind: Kind },
     /// Read who has the lock, or who waits for it.
@@ -150,6 +158,7 @@ impl Request {
             Request::Extend { .. } => "extend",
             Request::ReleaseToken { .. } => "release_token",
             Request::ExtendToken { .. } => "extend_token",
+            Request::Adopt { .. } => "adopt",
             Request::Force { .. } => "force_release",
             Request::Inspect {
                 what: Inspection::Waiters,
@@ -180,9 +189,9 @@ impl Request {
     /// The thing that it is about, for errors. The hold of a level knows its own.
     pub fn thing(&self) -> Thing {
         match self {
-            Request::Acquire { terms, .. } | Request::AcquireAll { terms, .. } => {
-                terms.kind.thing()
-            }
+            Request::Acquire { terms, .. }
+            | Request::AcquireAll { terms, .. }
+            | Request::Adopt { terms, .. } => terms.kind.thing(),
             Request::Release(Target::Key { kind, .. })
             | Request::Extend {
                 target: Target::Key { kind, .. },
@@ -221,6 +230,7 @@ impl Request {
             }
             | Request::ReleaseToken { name, .. }
             | Request::ExtendToken { name, .. }
+            | Request::Adopt { name, .. }
             | Request::Force { name, .. }
             | Request::Inspect { name, .. }
             | Request::Count { name, .. }

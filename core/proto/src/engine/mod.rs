@@ -55,7 +55,7 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::names::reader_of;
-use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Topic, first_owner};
+use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Reply, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
@@ -226,6 +226,9 @@ impl Engine {
     fn end(&mut self, out: &mut Vec<Output>) {
         self.advance_multi();
         self.advance_counters();
+        for (left, alive_until) in self.queries.take_left() {
+            self.begin_cleanup(left, Some(alive_until));
+        }
         let closing = self.closing.as_ref();
         if closing.is_some_and(|closing| closing.is_over(&self.cx, self.view())) {
             self.finish_close();
@@ -358,6 +361,12 @@ impl Engine {
             Request::ExtendToken { name, form, lease } => {
                 self.ask(id, Some(extension_of(name, form, lease)))
             }
+            Request::Adopt {
+                name,
+                key,
+                terms,
+                token,
+            } => self.adopt(id, name, key, terms, token),
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
             Request::Inspect { name, kind, what }
                 if what == Inspection::Waiters && !kind.layout().queues() =>
@@ -442,7 +451,7 @@ impl Engine {
             Purpose::Renewal { link, asked } => self.renewed(link, &asked, sent, outcome),
             Purpose::Cleanup { link, owner } => self.cleaned(link, owner, outcome),
             Purpose::Counter(key) => self.counting.answered(&mut self.cx, &key, sent, outcome),
-            Purpose::Query { id, name } => self.answered(id, &name, outcome),
+            Purpose::Query { id, name } => self.answered(id, &name, sent, outcome),
         }
     }
 
@@ -500,7 +509,7 @@ impl Engine {
     // ---- requests that concern no hold ----
 
     fn ask(&mut self, id: RequestId, op: Option<Op>) {
-        self.queries.add(&mut self.cx, id, op);
+        self.queries.add(&mut self.cx, id, op, None);
         self.send_query(id);
     }
 
@@ -510,7 +519,10 @@ impl Engine {
         }
     }
 
-    fn answered(&mut self, id: RequestId, name: &Name, outcome: CallOutcome) {
+    fn answered(&mut self, id: RequestId, name: &Name, sent: Moment, outcome: CallOutcome) {
+        if let CallOutcome::Answered(Reply::Acquired { ttl, token }) = outcome {
+            return self.adopted(id, sent, ttl, token);
+        }
         match self.queries.answered(&mut self.cx, id, name, outcome) {
             Effect::None => {}
             Effect::Repeat => self.send_query(id),
@@ -603,14 +615,7 @@ impl Engine {
 
     /// Removes what a waiter may have left at the server.
     fn clean_up_waiter(&mut self, waiter: &Waiter) {
-        let left = Left {
-            name: waiter.name.clone(),
-            owner: waiter.owner,
-            form: waiter.form.clone(),
-            lease: waiter.lease(),
-            marked: waiter.marked,
-        };
-        self.begin_cleanup(left, waiter.unsettled);
+        self.begin_cleanup(waiter.left(), waiter.unsettled);
     }
 
     fn begin_cleanup(&mut self, left: Left, alive_until: Option<Moment>) {

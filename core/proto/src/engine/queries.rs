@@ -1,15 +1,21 @@
-//! Requests that concern no hold: connect, force-release, inspect, release and extend by token.
+//! Requests that concern no hold: connect, force-release, inspect, release, extend and adopt by token.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::cleanup::Left;
 use super::context::{Context, Purpose};
-use super::errors::{clocks_differ, foreign, not_of_token, not_sent};
+use super::errors::{clocks_differ, foreign, not_of_token, not_replicated, not_sent};
 use super::interface::{CallOutcome, Done, RequestId};
 use super::links::Which;
 use super::timers::Timer;
+use super::timing;
+use super::waiter::Waiter;
 use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::moment::Moment;
 use crate::tuning;
+#[cfg(test)]
+use crate::wire::OwnerId;
 use crate::wire::{Name, Op, RenewReply, Reply};
 
 /// A request that takes one call. Without an `op` it is a connect request, which ends when a link
@@ -22,6 +28,8 @@ pub(super) struct Query {
     unsettled: bool,
     /// The server refused the last copy because it arrived after its not-after.
     stale: bool,
+    /// The caller that gets a hold by it.
+    adopter: Option<Box<Waiter>>,
 }
 
 impl Query {
@@ -33,7 +41,11 @@ impl Query {
 /// The requests that concern no hold, in their order, so that the same inputs give the same
 /// outputs.
 #[derive(Debug, Default)]
-pub(super) struct Queries(BTreeMap<RequestId, Query>);
+pub(super) struct Queries {
+    of: BTreeMap<RequestId, Query>,
+    /// What callers may have adopted that have got an error, and until when a copy may still run.
+    left: Vec<(Left, Moment)>,
+}
 
 /// The effect of a query's outcome on the holds of this client.
 #[derive(Debug, PartialEq)]
@@ -50,25 +62,38 @@ pub(super) enum Effect {
 impl Queries {
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.of.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn adopts_as(&self, owner: OwnerId) -> bool {
+        let mut adopters = self.of.values().filter_map(|query| query.adopter.as_ref());
+        adopters.any(|adopter| adopter.owner == owner)
     }
 
     pub(super) fn has(&self, id: RequestId) -> bool {
-        self.0.contains_key(&id)
+        self.of.contains_key(&id)
     }
 
     pub(super) fn ids(&self) -> Vec<RequestId> {
-        self.0.keys().copied().collect()
+        self.of.keys().copied().collect()
     }
 
-    pub(super) fn add(&mut self, cx: &mut Context, id: RequestId, op: Option<Op>) {
+    pub(super) fn add(
+        &mut self,
+        cx: &mut Context,
+        id: RequestId,
+        op: Option<Op>,
+        adopter: Option<Box<Waiter>>,
+    ) {
         let query = Query {
+            adopter,
             op,
             in_flight: false,
             unsettled: false,
             stale: false,
         };
-        self.0.insert(id, query);
+        self.of.insert(id, query);
         let limit = cx.config.outage.max(tuning::PLAIN_LIMIT);
         cx.timers.arm(Timer::Query(id), cx.now.after(limit));
     }
@@ -76,7 +101,7 @@ impl Queries {
     /// The call to be made for a query now, if its server can be reached. A connect request takes
     /// none: it ends when any server can be reached.
     pub(super) fn next_call(&mut self, cx: &mut Context, id: RequestId) -> Option<(Purpose, Op)> {
-        let query = self.0.get_mut(&id).filter(|query| !query.in_flight)?;
+        let query = self.of.get_mut(&id).filter(|query| !query.in_flight)?;
         let Some(op) = &query.op else {
             if cx.links.is_reached() {
                 self.end(cx, id, Ok(Done::Connected));
@@ -85,20 +110,41 @@ impl Queries {
         };
         let name = op.name().filter(|name| cx.links.is_up(name))?.clone();
         query.in_flight = true;
-        Some((Purpose::Query { id, name }, op.clone()))
+        if let (Some(adopter), Some(Op::HandOver { to, .. })) = (&mut query.adopter, &mut query.op)
+            && !query.unsettled
+            && cx.is_outdated(adopter.owner)
+        {
+            adopter.owner = cx.next_owner();
+            *to = adopter.owner;
+        }
+        Some((Purpose::Query { id, name }, query.op.clone()?))
     }
 
     /// Whether a force-release of this lock is in flight.
     pub(super) fn is_forcing(&self, name: &Name) -> bool {
-        self.0.values().any(|query| {
+        self.of.values().any(|query| {
             query.in_flight
                 && matches!(&query.op, Some(Op::Force { name: forced, .. }) if forced == name)
         })
     }
 
+    /// The caller that adopts a lock by this query, which ends: the caller has got the lock. `None` if
+    /// the caller has left.
+    pub(super) fn take_adopter(&mut self, cx: &mut Context, id: RequestId) -> Option<Box<Waiter>> {
+        let adopter = self.of.get_mut(&id)?.adopter.take();
+        cx.timers.disarm(Timer::Query(id));
+        self.of.remove(&id);
+        adopter
+    }
+
+    /// The locks that nobody wants any more who may have adopted them.
+    pub(super) fn take_left(&mut self) -> Vec<(Left, Moment)> {
+        std::mem::take(&mut self.left)
+    }
+
     /// The time of a query is over.
     pub(super) fn due(&mut self, cx: &mut Context, id: RequestId) {
-        let name = self.0.get(&id).and_then(Query::name);
+        let name = self.of.get(&id).and_then(Query::name);
         let down = name.map_or_else(|| cx.links.error_of_all(), |name| cx.links.error(name));
         let error = down.unwrap_or_else(|| {
             Error::new(ErrorKind::Unavailable, "the server did not answer in time")
@@ -110,12 +156,17 @@ impl Queries {
     /// reply still affects the holds.
     pub(super) fn end(&mut self, cx: &mut Context, id: RequestId, result: Result<Done>) {
         cx.timers.disarm(Timer::Query(id));
-        let Some(query) = self.0.remove(&id) else {
+        let Some(query) = self.of.remove(&id) else {
             return;
         };
+        let open = query.in_flight || query.unsettled;
         match (query.name(), result) {
             (Some(name), Err(error)) => cx.fail(id, error.on(name)),
             (_, result) => cx.answer(Some(id), result),
+        }
+        if let Some(adopter) = query.adopter.filter(|_| open) {
+            let alive_until = timing::copy_expires(cx.now, tuning::PLAIN_LIMIT);
+            self.left.push((adopter.left(), alive_until));
         }
     }
 
@@ -134,7 +185,7 @@ impl Queries {
     }
 
     fn fail_those(&mut self, cx: &mut Context, error: &Error, which: &dyn Fn(&Query) -> bool) {
-        let failed = self.0.iter().filter(|(_, query)| which(query));
+        let failed = self.of.iter().filter(|(_, query)| which(query));
         let ids: Vec<RequestId> = failed.map(|(id, _)| *id).collect();
         for id in ids {
             self.end(cx, id, Err(error.clone()));
@@ -150,7 +201,7 @@ impl Queries {
         outcome: CallOutcome,
     ) -> Effect {
         let (mut repeats, mut unsettled, mut was_stale) = (false, false, false);
-        if let Some(query) = self.0.get_mut(&id) {
+        if let Some(query) = self.of.get_mut(&id) {
             query.in_flight = false;
             repeats = !matches!(query.op, Some(Op::Force { .. }));
             unsettled = query.unsettled;
@@ -180,6 +231,15 @@ impl Queries {
                 (Ok(Done::Released), Effect::Unsure)
             }
             CallOutcome::Answered(Reply::Gone(reason)) => (Err(not_of_token(reason)), Effect::None),
+            // The server did it, and it is undone.
+            CallOutcome::Answered(Reply::NotReplicated { got }) => {
+                let query = self.of.get_mut(&id);
+                let wanted = query.map_or(0, |query| {
+                    query.unsettled = true;
+                    query.op.as_ref().map_or(0, Op::replicas)
+                });
+                (Err(not_replicated(wanted, got)), Effect::Unsure)
+            }
             CallOutcome::Answered(Reply::Renewed(replies)) => (extended(&replies), Effect::None),
             // The server did nothing. Its reply has taught the outbox the server's clock, so the
             // next copy gets a correct not-after. If that one is late too, sending again does not

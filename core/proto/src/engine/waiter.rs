@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::cleanup::Left;
 use super::interface::Terms;
 use super::timing;
 use super::turn::Turn;
@@ -105,6 +106,17 @@ impl Waiter {
             stands_back: None,
             marked: false,
             behind_own: false,
+        }
+    }
+
+    /// What it may have left in Redis.
+    pub(super) fn left(&self) -> Left {
+        Left {
+            name: self.name.clone(),
+            owner: self.owner,
+            form: self.form.clone(),
+            lease: self.lease(),
+            marked: self.marked,
         }
     }
 

@@ -822,10 +822,12 @@ fn a_counter_without_an_expiry_never_gets_one() {
             let hand_over = Op::HandOver {
                 name: name.clone(),
                 owner,
+                adopts: None,
                 to: 77,
                 form: form.clone(),
                 lease,
                 fencing,
+                replicas: 0,
             };
             for op in [take, hand_over] {
                 let token = token_of(live.run(&op));

@@ -120,10 +120,15 @@ pub enum Op {
     HandOver {
         name: Name,
         owner: OwnerId,
+        /// The lock is taken from this token, which any process may have chosen, and not from
+        /// `owner`.
+        adopts: Option<Arc<str>>,
         to: OwnerId,
         form: Form,
         lease: Duration,
         fencing: Fencing,
+        /// As of an acquisition.
+        replicas: u32,
     },
     /// Set our hold count to `remaining` with time `ttl`. If `remaining` is 0, free the lock and
     /// publish that. Carries a not-after if `remaining` is not 0.
@@ -257,10 +262,9 @@ impl Op {
 
     /// How many replicas have to acknowledge its write.
     pub fn replicas(&self) -> u32 {
-        if let Op::Acquire { replicas, .. } = self {
-            *replicas
-        } else {
-            0
+        match self {
+            Op::Acquire { replicas, .. } | Op::HandOver { replicas, .. } => *replicas,
+            _ => 0,
         }
     }
 
@@ -268,10 +272,12 @@ impl Op {
     /// `limit` is the time that the call has.
     pub fn follow_up(&self, limit: Duration) -> Option<FollowUp> {
         match self {
-            Op::Acquire { replicas: 1.., .. } => Some(FollowUp::Wait {
-                replicas: self.replicas(),
-                limit: limit / 2,
-            }),
+            Op::Acquire { replicas: 1.., .. } | Op::HandOver { replicas: 1.., .. } => {
+                Some(FollowUp::Wait {
+                    replicas: self.replicas(),
+                    limit: limit / 2,
+                })
+            }
             Op::Inspect {
                 what: Inspection::Holders | Inspection::Waiters,
                 ..

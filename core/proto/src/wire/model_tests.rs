@@ -194,10 +194,12 @@ impl Both {
                 Op::HandOver {
                     name,
                     owner: 3 - to,
+                    adopts: None,
                     to,
                     form,
                     lease,
                     fencing,
+                    replicas: 0,
                 }
             }
             _ if self.random.chance(500) => Op::Force { name, kind },

@@ -511,13 +511,17 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
         }
         Op::HandOver {
             owner,
+            adopts,
             to,
             form,
             lease,
             fencing,
             ..
         } => {
-            words.owner(form, uuid, *owner);
+            match adopts {
+                Some(token) => words.add(token),
+                None => words.owner(form, uuid, *owner),
+            }
             words.owner(form, uuid, *to);
             words.number(whole_ms(*lease));
             words.number(not_after);

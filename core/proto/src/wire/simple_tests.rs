@@ -114,6 +114,39 @@ fn a_callers_token_is_the_value() {
 }
 
 #[test]
+fn an_adoption_puts_an_owner_of_its_own_in_the_place_of_a_token() {
+    for kind in [Kind::Simple, Kind::RedisPy, Kind::Article, Kind::Adaptive] {
+        let mut live = Live::new();
+        let adopt = |to| Op::HandOver {
+            name: "orders".into(),
+            owner: 0,
+            adopts: Some("job 7".into()),
+            to,
+            form: Form::of(kind),
+            lease: LEASE,
+            fencing: Fencing::Off,
+            replicas: 0,
+        };
+        let free = Reply::Gone(LostReason::Deleted);
+        assert_eq!(live.run_as(V, &adopt(9)), free, "{kind:?}");
+        let mut first = of_kind(&acquire_with(1, secs(1), Fencing::Off), kind);
+        if let Op::Acquire { form, .. } = &mut first {
+            form.token = Some("job 7".into());
+        }
+        assert!(is_acquired(&live.run(&first)), "{kind:?}");
+        assert!(is_acquired(&live.run_as(V, &adopt(9))), "{kind:?}");
+        assert_eq!(live.value("orders"), Some(Form::of(kind).owner(V, 9)));
+        assert!((29_000..=30_000).contains(&live.pttl("orders")), "{kind:?}");
+        // A copy changes nothing, and the token is worth nothing any more.
+        assert!(is_acquired(&live.run_as(V, &adopt(9))), "{kind:?}");
+        let gone = Reply::Gone(LostReason::Stolen);
+        assert_eq!(live.run(&adopt(10)), gone, "{kind:?}");
+        assert_eq!(live.run(&with_token(&release(0), "job 7")), gone);
+        assert_eq!(live.value("orders"), Some(Form::of(kind).owner(V, 9)));
+    }
+}
+
+#[test]
 fn a_lock_of_another_program_is_busy_and_never_touched() {
     let mut live = Live::new();
     live.held_by_another(30_000);

@@ -4,7 +4,12 @@
 //! blocks the main thread while the exit thread stops the others and closes the clients. Then the
 //! signal is raised again for the handler that was there before.
 //!
-//! A signal that the program handles itself is left alone: its handler replaces ours.
+//! A signal that the program handles itself is left alone: its handler replaces ours. The handler of
+//! another copy of redlatch in this process is not the program's: ours replaces it, and when our
+//! clients are closed, the other copy closes its own.
+//!
+//! The kernel ignores a signal with the default disposition that comes to process 1 of a PID
+//! namespace, so that process is ended without the signal, with the code that a shell gives for it.
 //!
 //! A stopped thread keeps the locks of the C library that it has. If it was stopped inside
 //! `malloc`, the exit thread waits for that lock, and nothing is released. The main thread dies by
@@ -141,18 +146,47 @@ pub(crate) fn watch(close_all: fn()) {
             // Node.js, which restore the terminal and die: these are replaced.
             let is_default =
                 present.sa_sigaction == libc::SIG_DFL || present.sa_flags & libc::SA_RESETHAND != 0;
-            if !known || !is_default {
+            let is_other_copy = is_of_redlatch(&present) && !is_installed(signal);
+            if !known || !(is_default || is_other_copy) {
                 continue;
             }
             BEFORE[place].store(Box::into_raw(Box::new(present)), Ordering::Release);
             let mut ours: sigaction = mem::zeroed();
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
             ours.sa_sigaction = handler as libc::sighandler_t;
-            ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-            libc::sigfillset(&mut ours.sa_mask);
+            ours.sa_flags = FLAGS;
+            ours.sa_mask = mask();
             libc::sigaction(signal, &ours, ptr::null_mut());
         }
     }
+}
+
+const FLAGS: c_int = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+
+/// The signals that are blocked while the handler runs: all but two. By these two, a copy of redlatch
+/// recognizes the handler of another one, of any version: nobody uses them, and nobody else leaves out
+/// just these.
+fn mask() -> libc::sigset_t {
+    // SAFETY: the pointers are to a valid set.
+    unsafe {
+        let mut mask: libc::sigset_t = mem::zeroed();
+        libc::sigfillset(&mut mask);
+        libc::sigdelset(&mut mask, 51);
+        libc::sigdelset(&mut mask, 57);
+        mask
+    }
+}
+
+/// Whether a copy of redlatch has installed this handler.
+fn is_of_redlatch(present: &sigaction) -> bool {
+    let ours = mask();
+    // The kernel never blocks these two.
+    let mut signals = (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal));
+    // SAFETY: the pointers are to valid sets.
+    let is_same = |signal| unsafe {
+        libc::sigismember(&present.sa_mask, signal) == libc::sigismember(&ours, signal)
+    };
+    present.sa_flags & FLAGS == FLAGS && signals.all(is_same)
 }
 
 /// Runs `call` without being stopped by the signal handlers, because the call may hold a mutex that
@@ -232,8 +266,18 @@ fn die(signal: c_int) {
     if let Some(place) = SIGNALS.iter().position(|known| *known == signal) {
         restore(place);
     }
-    // SAFETY: a plain system call.
-    unsafe { libc::raise(signal) };
+    // SAFETY: plain system calls, with pointers to a valid set.
+    unsafe {
+        libc::raise(signal);
+        if libc::getpid() == 1 {
+            // It comes now, or never: to another copy, or to Node.js, which restores the terminal.
+            let mut only: libc::sigset_t = mem::zeroed();
+            libc::sigemptyset(&mut only);
+            libc::sigaddset(&mut only, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, ptr::null_mut());
+            libc::_exit(128 + signal);
+        }
+    }
 }
 
 /// Restores the handler that was there before ours, unless ours has been replaced meanwhile.

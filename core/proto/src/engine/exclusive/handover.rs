@@ -67,10 +67,12 @@ impl Engine {
         Some(Op::HandOver {
             name,
             owner,
+            adopts: None,
             to,
             form,
             lease,
             fencing,
+            replicas: 0,
         })
     }
 

@@ -261,7 +261,8 @@ impl Engine {
         let Some(hold) = self.holds.get(&owner) else {
             return;
         };
-        let (cell, longest, lingers) = (hold.cell.clone(), hold.longest(), hold.lingers);
+        let (cell, longest) = (hold.cell.clone(), hold.longest());
+        let stays = hold.lingers || hold.is_left_to_others();
         let of_quorum = self.multi.is_of_quorum(owner);
         let level = match of_quorum {
             true => EventLevel::Debug,
@@ -282,7 +283,7 @@ impl Engine {
         }
         self.multi.part_lost(&mut self.cx, owner, reason);
         // A lock that lingers is left to its lease, because other programs may have extended it.
-        if !lingers && !ends {
+        if !stays && !ends {
             self.clean_up(&cell.name, owner, &cell.form(), longest, None);
         }
     }
@@ -323,8 +324,12 @@ impl Engine {
             return Ok(());
         };
         let (cell, longest) = (hold.cell.clone(), hold.longest());
+        let stays = hold.is_left_to_others();
         if !hold.take_out(level) {
             return Err(Error::released_before("level").on(&cell.name));
+        }
+        if stays {
+            return Ok(());
         }
         self.clean_up(&cell.name, owner, &cell.form(), longest, None);
         Ok(())

@@ -1,6 +1,7 @@
 //! The exclusive lock: one owner of a name, first come, first served.
 //!
 //! - `acquire`: the tries of the waiters, from the request to the grant.
+//! - `adopt`: a caller takes over the lock of a token from another process.
 //! - `commands`: re-entry, release and extension of a hold.
 //! - `handover`: the lock goes from one caller of this client to the next.
 //! - `life`: the begin, the loss and the end of a hold.
@@ -11,6 +12,7 @@
 //! their waiters, the holds, the watchdog, the clean-ups and the links.
 
 mod acquire;
+mod adopt;
 mod commands;
 mod handover;
 mod life;

@@ -319,17 +319,46 @@ fn a_hold_is_looked_at_when_a_clean_up_by_token_frees_its_name() {
     assert_eq!(rig.sent().renewal()[0].0, grant.owner());
 }
 
+/// The lock of a token whose hold here has run out may be another process' by now.
 #[test]
-fn the_rest_of_a_lost_lock_is_released_before_its_token_is_tried_again() {
+fn a_token_that_ran_out_here_is_left_to_others() {
+    let mut rig = Rig::new();
+    let id = rig.request(Request::Acquire {
+        name: "n".into(),
+        key: OwnerKey::Once,
+        wait: None,
+        terms: Terms {
+            lease: Lease::Fixed(LEASE),
+            reentrant: false,
+            kind: Kind::Simple,
+            ..WATCHED
+        },
+        token: Some("t".into()),
+    });
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    rig.pass(LEASE);
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+    rig.nothing_sent();
+    let id = rig.release(&grant);
+    assert_eq!(rig.failed(id), ErrorKind::Lost);
+    rig.nothing_sent();
+    rig.nothing_left();
+}
+
+#[test]
+fn a_token_that_an_outage_ended_here_is_left_to_others() {
     let mut rig = Rig::new();
     let grant = hold(&mut rig);
     rig.input(down());
     rig.pass(LEASE);
     assert_eq!(rig.lost, [(grant.owner(), LostReason::Unreachable)]);
     rig.input(Input::Up(0));
-    last_release(&mut rig);
-    acquire(&mut rig);
-    assert_eq!(rig.sent().acquire().1, 0);
+    rig.nothing_sent();
+    rig.input(grant.dropped());
+    rig.nothing_sent();
+    rig.nothing_left();
 }
 
 #[test]
@@ -415,4 +444,174 @@ fn a_caller_behind_a_busy_token_is_not_told_of_a_holder() {
     });
     rig.pass(ms(100));
     assert_eq!(rig.error(id).kind(), ErrorKind::Unavailable);
+}
+
+// ---- adoption ----
+
+fn simple_terms() -> Terms {
+    Terms {
+        kind: Kind::Simple,
+        reentrant: false,
+        ..WATCHED
+    }
+}
+
+fn adopt_as(rig: &mut Rig, key: OwnerKey) -> RequestId {
+    rig.request(Request::Adopt {
+        name: "n".into(),
+        key,
+        terms: simple_terms(),
+        token: "t".into(),
+    })
+}
+
+fn adopt(rig: &mut Rig) -> RequestId {
+    adopt_as(rig, OwnerKey::Once)
+}
+
+/// The new owner of an adoption.
+fn adoption(sent: &Sent) -> OwnerId {
+    let Op::HandOver { adopts, to, .. } = &sent.op else {
+        panic!("no adoption: {:?}", sent.op)
+    };
+    assert_eq!(adopts.as_deref(), Some("t"));
+    *to
+}
+
+#[test]
+fn an_adopted_lock_is_renewed_and_released_by_an_owner_of_its_own() {
+    let mut rig = Rig::new();
+    let id = adopt(&mut rig);
+    let sent = rig.sent();
+    let owner = adoption(&sent);
+    rig.pass_on(&sent);
+    let grant = rig.granted(id);
+    assert_eq!(grant.owner(), owner);
+    rig.pass(LEASE / 3);
+    let sent = rig.sent();
+    assert_eq!(sent.renewal(), [(owner, LEASE)]);
+    rig.reply(&sent, Reply::Renewed(vec![RenewReply::Kept]));
+    rig.free(&grant);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_token_without_a_lock_is_not_adopted() {
+    for reason in [LostReason::Deleted, LostReason::Stolen] {
+        let mut rig = Rig::new();
+        let id = adopt(&mut rig);
+        let sent = rig.sent();
+        rig.reply(&sent, Reply::Gone(reason));
+        assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+        rig.nothing_left();
+    }
+}
+
+#[test]
+fn a_hold_of_this_client_is_lost_when_its_token_is_adopted() {
+    let mut rig = Rig::new();
+    let grant = hold(&mut rig);
+    let id = adopt(&mut rig);
+    let sent = rig.sent();
+    rig.pass_on(&sent);
+    let adopted = rig.granted(id);
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Stolen)]);
+    let release = rig.sent();
+    rig.reply(&release, Reply::Gone(LostReason::Stolen));
+    rig.input(grant.dropped());
+    let release = rig.sent();
+    rig.reply(&release, Reply::Gone(LostReason::Stolen));
+    rig.free(&adopted);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_copy_of_an_adoption_without_an_answer_is_repeated_as_the_same_owner() {
+    let mut rig = Rig::new();
+    let id = adopt(&mut rig);
+    let sent = rig.sent();
+    let owner = adoption(&sent);
+    rig.outcome(&sent, CallOutcome::Unanswered);
+    rig.input(down());
+    rig.input(Input::Identity(7));
+    rig.input(Input::Up(0));
+    let sent = rig.sent();
+    assert_eq!(adoption(&sent), owner);
+    rig.pass_on(&sent);
+    rig.granted(id);
+}
+
+#[test]
+fn an_adoption_that_was_not_sent_gets_an_owner_of_the_new_connection() {
+    let mut rig = Rig::offline();
+    adopt(&mut rig);
+    rig.nothing_sent();
+    rig.input(Input::Identity(7));
+    rig.input(Input::Up(0));
+    let owner = adoption(&rig.sent());
+    assert!(!rig.engine.cx.is_outdated(owner));
+}
+
+#[test]
+fn a_lock_that_was_adopted_for_nobody_is_released() {
+    let mut rig = Rig::new();
+    let id = adopt(&mut rig);
+    let sent = rig.sent();
+    let owner = adoption(&sent);
+    rig.input(Input::Cancel { id });
+    assert_eq!(rig.failed(id), ErrorKind::Cancelled);
+    let first = rig.sent();
+    assert_eq!(first.release().0, owner);
+    rig.reply(&first, Reply::Gone(LostReason::Stolen));
+    rig.pass_on(&sent);
+    rig.nothing_sent();
+    rig.pass(COPY);
+    let last = rig.sent();
+    assert_eq!(last.release().0, owner);
+    rig.reply(&last, Reply::Released(0));
+    rig.nothing_left();
+}
+
+#[test]
+fn an_adoption_that_is_answered_too_late_is_released() {
+    let mut rig = Rig::new();
+    let id = adopt(&mut rig);
+    let sent = rig.sent();
+    rig.sleep(LEASE);
+    rig.pass_on(&sent);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    let release = rig.sent();
+    assert_eq!(release.release().0, adoption(&sent));
+    rig.reply(&release, Reply::Released(0));
+}
+
+#[test]
+fn too_few_replicas_undo_an_adoption() {
+    let mut rig = Rig::new();
+    let id = rig.request(Request::Adopt {
+        name: "n".into(),
+        key: OwnerKey::Once,
+        terms: Terms {
+            replicas: 1,
+            ..simple_terms()
+        },
+        token: "t".into(),
+    });
+    let sent = rig.sent();
+    assert_eq!(sent.op.replicas(), 1);
+    rig.reply(&sent, Reply::NotReplicated { got: 0 });
+    assert_eq!(rig.failed(id), ErrorKind::NotReplicated);
+    assert_eq!(rig.sent().release().0, adoption(&sent));
+}
+
+#[test]
+fn a_key_that_has_the_lock_adopts_no_other_hold() {
+    let mut rig = Rig::new();
+    let first = adopt_as(&mut rig, KEY);
+    let sent = rig.sent();
+    rig.pass_on(&sent);
+    rig.granted(first);
+    let second = adopt_as(&mut rig, KEY);
+    rig.nothing_sent();
+    assert_eq!(rig.failed(second), ErrorKind::InvalidArgument);
 }

@@ -84,8 +84,27 @@ fn use_token(random: &mut Random, token: Option<(Name, Arc<str>)>) -> Deed {
         token: Some(token),
         ..Form::default()
     };
-    if random.chance(500) {
+    if random.chance(300) {
         return Deed::Ask(Request::ReleaseToken { name, form });
+    }
+    if let Some(token) = form.token.clone().filter(|_| random.chance(500)) {
+        let lease = Duration::from_millis(random.between(100, 3000));
+        let terms = Terms {
+            lease: if random.chance(500) {
+                Lease::Watchdog(lease)
+            } else {
+                Lease::Fixed(lease)
+            },
+            reentrant: false,
+            kind: form.kind,
+            ..QUICK
+        };
+        return Deed::Ask(Request::Adopt {
+            name,
+            key: OwnerKey::Once,
+            terms,
+            token,
+        });
     }
     let lease = Duration::from_millis(random.between(100, 3000));
     Deed::Ask(Request::ExtendToken { name, form, lease })

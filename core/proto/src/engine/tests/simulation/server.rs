@@ -734,11 +734,18 @@ impl Server {
             Op::HandOver {
                 name,
                 owner,
+                adopts,
                 to,
                 lease,
                 fencing,
                 ..
-            } => self.hand_over(origin, name, [*owner, *to], *lease, *fencing),
+            } => self.hand_over(
+                origin,
+                name,
+                ([*owner, *to], adopts.as_ref()),
+                *lease,
+                *fencing,
+            ),
             Op::Release {
                 name,
                 owner,
@@ -904,7 +911,7 @@ impl Server {
         &mut self,
         origin: Origin,
         name: &Name,
-        owners: [OwnerId; 2],
+        (owners, adopts): ([OwnerId; 2], Option<&Arc<str>>),
         lease: Duration,
         fencing: Fencing,
     ) -> Reply {
@@ -913,11 +920,20 @@ impl Server {
         match self.locks.get_mut(name) {
             None => return Reply::Gone(LostReason::Deleted),
             Some(lock) if lock.owner == to && lock.value.is_none() => drop(lock.prolong(until_ms)),
-            Some(lock) if lock.owner != from || lock.value.is_some() => {
+            Some(lock) if adopts.is_some() && lock.value.as_ref() != adopts => {
+                return Reply::Gone(LostReason::Stolen);
+            }
+            Some(lock) if adopts.is_none() && (lock.owner != from || lock.value.is_some()) => {
                 return Reply::Gone(LostReason::Stolen);
             }
             Some(lock) => {
-                let handovers = lock.handovers + 1;
+                let handovers = match adopts {
+                    Some(_) => {
+                        self.effects.bereaved.extend(lock.owner);
+                        0
+                    }
+                    None => lock.handovers + 1,
+                };
                 let token = (fencing != Fencing::Off).then(|| self.draw_token(name));
                 let (count, promised_ms, value) = (1, until_ms, None);
                 let lock = Lock {

@@ -989,7 +989,12 @@ impl World {
                     }
                 }
                 Output::Complete { id, result } => self.completed(place, id, result),
-                Output::Lost(cell, reason) => self.lost(&cell, reason),
+                Output::Lost(cell, reason) => {
+                    if is_left_to_others(&cell, reason) {
+                        self.excused.insert((uuid, cell.owner));
+                    }
+                    self.lost(&cell, reason);
+                }
                 Output::Ended(cell) => {
                     if cell.is_held(self.clients[place].local(self.time)) {
                         self.fail(format!("{cell:?} ended and is held"));
@@ -3205,6 +3210,7 @@ impl Engine {
             .values()
             .any(|waiter| waiter.owner == owner || waiter.earlier.contains(&owner));
         tries
+            || self.queries.adopts_as(owner)
             || self
                 .holds
                 .get(&owner)
@@ -3318,4 +3324,10 @@ fn crowd_of_names(random: &mut Random, sort: Kind) -> Vec<Name> {
         }
     };
     (0..count).map(|at| Name::from(name(at))).collect()
+}
+
+/// Whether a hold that was lost for this reason leaves its lock to those who know its token.
+fn is_left_to_others(cell: &HoldCell, reason: LostReason) -> bool {
+    let ran_out = matches!(reason, LostReason::Expired | LostReason::Unreachable);
+    ran_out && cell.has_value()
 }
