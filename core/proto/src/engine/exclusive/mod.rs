@@ -1,9 +1,9 @@
 //! The exclusive lock: one owner of a name, first come, first served.
 //!
 //! - `acquire`: the tries of the waiters, from the request to the grant.
-//! - `adopt`: a caller takes over the lock of a token from another process.
 //! - `commands`: re-entry, release and extension of a hold.
-//! - `handover`: the lock goes from one caller of this client to the next.
+//! - `handover`: the lock goes from one caller of this client to the next, or to this client from
+//!   another process.
 //! - `life`: the begin, the loss and the end of a hold.
 //! - `places`: the waiters of fair locks and semaphores, whose queue Redis keeps.
 //! - `rules`: the conditions that block a caller.
@@ -12,7 +12,6 @@
 //! their waiters, the holds, the watchdog, the clean-ups and the links.
 
 mod acquire;
-mod adopt;
 mod commands;
 mod handover;
 mod life;
