@@ -449,6 +449,10 @@ function threadOf(module, backend) {
       return this.askForHoldWith('reenter', ...given)
     }
 
+    adopt(...given) {
+      return this.askForHoldWith('adopt', ...given)
+    }
+
     steal(name) {
       return this.askForHold('steal', name)
     }
