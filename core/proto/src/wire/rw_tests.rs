@@ -465,6 +465,49 @@ fn a_full_server_takes_releases_and_the_downgrade() {
     assert_eq!(live.keys(), 0);
 }
 
+/// Regression test: a full server refused renewals of readers, so that they lost their lock.
+#[test]
+fn a_full_server_renews_both_sides() {
+    for side in [reader, writer] {
+        for gone in [false, true] {
+            let mut live = Live::new();
+            live.run(&side(&acquire(1), 1));
+            if gone {
+                live.cmd::<i64>(
+                    "DEL",
+                    &[&timeout_key(U, "orders", &Form::of(Kind::Read), 1)],
+                );
+            }
+            live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
+            live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
+            assert_eq!(
+                live.run(&side(&renew(&["orders"], LEASE * 2), 1)),
+                Reply::Renewed(vec![RenewReply::Kept])
+            );
+            assert!(is_near(live.pttl("orders"), LEASE * 2));
+            assert_eq!(live.run(&side(&release(0), 1)), Reply::Released(0));
+            assert_eq!(live.keys(), 0);
+        }
+    }
+}
+
+/// The downgrade looks at the readers. One of Redisson that does not renew its key gets a mark.
+#[test]
+fn a_full_server_lowers_the_count_of_a_writer_beside_readers() {
+    let mut live = Live::new();
+    live.run(&writer(&acquire(1), 1));
+    live.run(&writer(&acquire(2), 1));
+    live.run(&under(&reader(&acquire(1), 2), 1));
+    live.cmd::<i64>(
+        "DEL",
+        &[&timeout_key(U, "orders", &Form::of(Kind::Read), 2)],
+    );
+    live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
+    live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
+    assert_eq!(live.run(&writer(&release(1), 1)), Reply::Kept);
+    assert_eq!(live.holds("orders"), "U:1:write=1 U:2=1 mode=write");
+}
+
 /// The server tracks a key that is read, also one that is gone, until it changes.
 #[test]
 fn the_release_of_a_lost_reader_leaves_nothing_for_the_server_to_track() {

@@ -20,9 +20,9 @@ if (ttl >= 0 and ttl < least) or (fields[2] == 'read' and own + 10 >= ttl) then
   redis.call('PEXPIRE', lock, math.max(longest, least))
 end
 --# write
--- A full server denies HSET. A count that stays too high does no harm: the next command sets it.
-local set = redis.pcall('HSET', lock, owner, ARGV[2])
-if type(set) == 'table' and not string.find(set.err, 'OOM', 1, true) then return set end
+-- A full server denies no removal, nor what follows one. This removal is of nothing.
+redis.call('HDEL', lock, '')
+redis.call('HSET', lock, owner, ARGV[2])
 --@ readers
 longest = math.max(longest, least)
 if redis.call('HLEN', lock) == 2 then longest = least end

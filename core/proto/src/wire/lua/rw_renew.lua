@@ -31,8 +31,12 @@ for i = 1, count do
     if type(own) == 'table' then
       set = own
     elseif own < least then
-      if own == -2 then call('DEL', (string.gsub(KEYS[count + i], '1$', '0'))) end -- it is alive: as in readers
-      set = call('SET', KEYS[count + i], 1, 'PX', ms)
+      -- A full server denies SET, but neither PEXPIRE nor what follows it.
+      set = call('PEXPIRE', KEYS[count + i], ms)
+      if set == 0 then
+        call('DEL', (string.gsub(KEYS[count + i], '1$', '0'))) -- it is alive: as in readers
+        set = call('SET', KEYS[count + i], 1, 'PX', ms)
+      end
     else
       least = own
     end
