@@ -11,7 +11,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::wire::{
     Change, Counter, Fencing, Form, Holder, Inspection, Kind, Name, Op, OwnerId, Permits, Reply,
-    Topic,
+    Topic, names,
 };
 
 /// Identifies a request of a caller. The caller's side draws it and never reuses it.
@@ -149,6 +149,37 @@ pub enum Request {
 }
 
 impl Request {
+    /// The name and the reason, if what is asked for would share keys with another name.
+    pub(super) fn shares_keys(&self) -> Option<(&Name, Error)> {
+        let of_kind = |name, kind: Kind| kind.has_more_keys().then_some((name, kind.thing()));
+        let (name, thing) = match self {
+            Request::Acquire { name, terms, .. } => of_kind(name, terms.kind),
+            Request::AcquireAll { parts, .. } => {
+                let mut parts = parts.iter();
+                return parts.find_map(|Part { name, terms }| {
+                    let (name, thing) = of_kind(name, terms.kind)?;
+                    Some((name, names::shared_keys(name, thing)?))
+                });
+            }
+            Request::ReleaseToken { name, form } | Request::ExtendToken { name, form, .. } => {
+                of_kind(name, form.kind)
+            }
+            Request::Force { name, kind } => of_kind(name, *kind),
+            Request::Count { name, .. } | Request::Take { name, .. } => {
+                Some((name, Thing::Semaphore))
+            }
+            Request::Change { name, change } => Some((name, change.counter().thing())),
+            Request::Connect
+            | Request::Release(_)
+            | Request::Extend { .. }
+            | Request::Inspect { .. }
+            | Request::Await { .. }
+            | Request::Read { .. }
+            | Request::Close { .. } => None,
+        }?;
+        Some((name, names::shared_keys(name, thing)?))
+    }
+
     /// The name of the operation, for errors.
     pub fn name(&self) -> &'static str {
         match self {

@@ -301,6 +301,9 @@ impl Engine {
                 _ => self.cx.fail(id, request.named(Error::closed())),
             };
         }
+        if let Some((name, error)) = request.shares_keys() {
+            return self.cx.fail(id, request.named(error.on(name)));
+        }
         match request {
             Request::Connect => self.ask(id, None),
             Request::Force { kind, name } | Request::Inspect { kind, name, .. }
@@ -701,8 +704,8 @@ impl Engine {
             .waiters
             .front()
             .and_then(|id| self.names.waiters.get(id));
-        if head.is_none_or(|head| !head.is_over(now)) {
-            self.wake_head(name);
+        if head.is_none_or(|head| !head.is_over(now)) && self.wake_head(name) {
+            self.cx.counters.wakeups.add(1);
         }
     }
 

@@ -299,6 +299,12 @@ impl Kind {
         ) || self.is_several()
     }
 
+    /// Whether it has keys beside its own that Redisson names by the same rules as those of another
+    /// name. The counter of fencing tokens is no such key: it does no harm if two locks share one.
+    pub fn has_more_keys(self) -> bool {
+        self.takes_permits() || matches!(self, Kind::Read | Kind::Write | Kind::Fair)
+    }
+
     /// Whether its owners have permits of a semaphore.
     pub fn takes_permits(self) -> bool {
         matches!(self, Kind::Semaphore | Kind::FairSemaphore)

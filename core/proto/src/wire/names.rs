@@ -2,7 +2,7 @@
 
 use super::kind::{first_owner, write_identity};
 use super::{Counter, Form, Kind, Name, OwnerId, Topic};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Thing};
 
 /// The longest lock name, in bytes.
 const LONGEST: usize = 1024;
@@ -41,6 +41,23 @@ fn prefixed<'a>(prefix: &'a str, name: &'a str) -> [&'a str; 4] {
     } else {
         [prefix, ":{", name, "}"]
     }
+}
+
+/// Another name that Redisson's rules give the same keys: `x` for `{x}`. All keys but that of the name
+/// itself come from `{x}` in both.
+fn namesake(name: &str) -> Option<&str> {
+    let inner = name.strip_prefix('{')?.strip_suffix('}')?;
+    (!inner.is_empty() && !inner.contains('{')).then_some(inner)
+}
+
+/// Why a lock, semaphore or latch (`thing`) cannot have this name, if it needs keys beside the one
+/// that is named so.
+pub(crate) fn shared_keys(name: &str, thing: Thing) -> Option<Error> {
+    let inner = namesake(name)?;
+    Some(Error::invalid(format!(
+        "a {thing} with this name would share keys with one named {inner:?}, as Redis has further keys of both under \
+         {name:?}; name it {inner:?}, which is in the same slot of a cluster, or put a word before or behind the braces"
+    )))
 }
 
 /// The channel on which a release is published.
@@ -185,6 +202,23 @@ mod tests {
         assert_eq!(timeout_prefix("orders").concat(), "{orders}:");
         assert_eq!(timeout_prefix("a{b}c").concat(), "a{b}c:");
         assert_eq!(token_key("orders"), "redisson_lock_token:{orders}");
+    }
+
+    #[test]
+    fn names_that_share_keys_are_told_apart() {
+        let names = [
+            "x", "{x}", "a{x}", "{x}a", "{{x}}", "{}", "x}", "{x}}", "{x", "}", "{", "{x}{y}",
+        ];
+        for one in names {
+            for other in names.into_iter().filter(|other| *other != one) {
+                let same = timeout_prefix(one).concat() == timeout_prefix(other).concat();
+                let refused = [one, other].map(|name| shared_keys(name, Thing::Lock).is_some());
+                assert!(!same || refused.contains(&true), "{one} {other}");
+            }
+        }
+        for good in ["x", "a{x}", "{x}a", "{{x}}", "{}", "{x}{y}"] {
+            assert!(shared_keys(good, Thing::Lock).is_none(), "{good}");
+        }
     }
 
     #[test]

@@ -997,10 +997,11 @@ impl Engine {
 
     // ---- wake-ups ----
 
-    /// The head tries now. If its call is in flight, it tries once more after a refusal.
-    pub(in crate::engine) fn wake_head(&mut self, name: &Name) {
+    /// The head tries now. If its call is in flight, it tries once more after a refusal. Returns whether
+    /// a waiter was woken.
+    pub(in crate::engine) fn wake_head(&mut self, name: &Name) -> bool {
         let Some(queue) = self.names.queues.get(name) else {
-            return;
+            return false;
         };
         let head = queue.waiters.front().copied();
         if queue.has_places {
@@ -1008,11 +1009,11 @@ impl Engine {
             let queues = of_head.is_some_and(Waiter::queues);
             self.wake_places(name);
             if queues {
-                return self.cx.counters.wakeups.add(1);
+                return true;
             }
         }
         let Some(queue) = self.names.queues.get_mut(name) else {
-            return;
+            return false;
         };
         let of_head = head.and_then(|id| self.names.waiters.get(&id));
         match queue.attempt {
@@ -1023,11 +1024,12 @@ impl Engine {
                 let alive = of_head.and_then(|waiter| waiter.unsettled);
                 if alive.is_none_or(|expires| expires <= self.cx.now) {
                     queue.attempt = Attempt::Idle;
-                    self.cx.counters.wakeups.add(1);
                     self.advance(name);
+                    return true;
                 }
             }
         }
+        false
     }
 
     /// The channel cannot be subscribed. Waiters still try when the holder's lease ends and at each

@@ -356,3 +356,44 @@ fn an_unreplicated_adaptive_acquire_is_cleaned_up_for_its_longest_lease() {
     rig.outcome(&clean, CallOutcome::Unanswered);
     is_given_back_late(&mut rig, &sent);
 }
+
+/// Regression test: permits of `gpu` that had expired were counted into `{gpu}`.
+#[test]
+fn a_name_that_would_share_keys_with_another_is_refused() {
+    let mut rig = Rig::new();
+    let semaphore = Terms {
+        kind: Kind::Semaphore,
+        reentrant: false,
+        limit: 2,
+        ..WATCHED
+    };
+    let kinds = [Kind::Read, Kind::Write, Kind::Fair].map(|kind| Terms { kind, ..WATCHED });
+    for terms in kinds.into_iter().chain([semaphore]) {
+        let id = rig.acquire_with("{gpu}", OwnerKey::Once, None, terms);
+        let error = rig.error(id);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.to_string().contains("name it \"gpu\""), "{error}");
+    }
+    let name = || Name::from("{gpu}");
+    for request in [
+        Request::Force {
+            name: name(),
+            kind: Kind::Semaphore,
+        },
+        Request::Count {
+            name: name(),
+            limit: Some(2),
+        },
+        Request::Take {
+            name: name(),
+            permits: 1,
+            wait: None,
+        },
+    ] {
+        let id = rig.request(request);
+        assert_eq!(rig.failed(id), ErrorKind::InvalidArgument);
+    }
+    rig.nothing_sent();
+    rig.acquire("{gpu}");
+    rig.sent().acquire();
+}
