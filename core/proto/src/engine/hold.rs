@@ -364,10 +364,17 @@ impl Hold {
         })
     }
 
+    /// Whether it was left to its lease on purpose: nobody renews it, and others have not ended it.
+    pub(super) fn is_left_to_its_lease(&self) -> bool {
+        let abandoned = self.levels.iter().all(|level| level.abandoned);
+        let over = self.lost() == Some(LostReason::Expired) && self.watched_lease().is_none();
+        self.lingers && (abandoned || over)
+    }
+
     /// The severity of an event about this hold, which is `usual` for other holds. Few people want
     /// to hear of a hold that was left to its lease on purpose.
     pub(super) fn told_at(&self, usual: EventLevel) -> EventLevel {
-        if self.lingers && self.levels.iter().all(|level| level.abandoned) {
+        if self.is_left_to_its_lease() {
             EventLevel::Debug
         } else {
             usual

@@ -188,9 +188,10 @@ impl Holds {
         hold.lost().filter(|_| !hold.cell.has_value())
     }
 
-    /// Whether only a release ends this hold, because the watchdog renews it.
+    /// Whether only a release ends this hold, because the watchdog renews it. One that is being released
+    /// ends with the answer.
     pub(super) fn never_ends_by_itself(&self, owner: OwnerId) -> bool {
-        self.get(&owner)
-            .is_some_and(|hold| hold.levels.iter().any(|level| level.watched().is_some()))
+        let watched = |hold: &Hold| hold.watched_lease().is_some() && hold.phase == Phase::Held;
+        self.get(&owner).is_some_and(watched)
     }
 }

@@ -13,6 +13,11 @@
 //! - All probes together may not cost the server more than the other work of this client. Above
 //!   that, the client suspends probing: it notices a loss at the next renewal, as without client
 //!   tracking. It resumes when few invalidations arrive.
+//!
+//! Readers and holders of permits share a key, which each of them changes. A probe comes some milliseconds
+//! after such a change: most of these holds end before that. The same two limits hold. The work is counted
+//! apart, since such changes say nothing about the server. Above the limit, a tenth of the lease passes
+//! before a probe.
 
 use std::time::Duration;
 
@@ -28,6 +33,8 @@ use crate::tuning;
 pub(super) struct Tracking {
     /// The work of probes that found the lock unchanged, minus the other work done since.
     extra: usize,
+    /// The same of probes after changes of keys that several holders share.
+    shared: usize,
     mode: Mode,
     /// The length of the next suspension.
     pause: Duration,
@@ -51,6 +58,7 @@ impl Default for Tracking {
     fn default() -> Self {
         Tracking {
             extra: 0,
+            shared: 0,
             mode: Mode::Active {
                 since: Moment::default(),
             },
@@ -61,17 +69,28 @@ impl Default for Tracking {
 }
 
 impl Tracking {
-    /// Accounts for a call that renews `planned` holds as scheduled and probes `looks` others.
-    pub(super) fn renewing(&mut self, cx: &mut Context, all: usize, planned: usize, looks: usize) {
+    /// Accounts for a call that renews `planned` holds as scheduled and probes `looks` others, and
+    /// `shared` ones because of a key that they share.
+    pub(super) fn renewing(
+        &mut self,
+        cx: &mut Context,
+        all: usize,
+        (planned, looks, shared): (usize, usize, usize),
+    ) {
         if planned > 0 {
             self.done_anyway(cx, all, planned, tuning::RENEWAL_CALL_WORK);
         }
-        self.extra += looks
-            + if planned > 0 {
-                0
-            } else {
-                tuning::RENEWAL_CALL_WORK
-            };
+        let call = if planned > 0 {
+            0
+        } else {
+            tuning::RENEWAL_CALL_WORK
+        };
+        if shared == 0 {
+            self.extra += looks + call;
+        } else {
+            self.extra += looks;
+            self.shared += shared + call;
+        }
     }
 
     /// Accounts for work on `holds` holds in `calls` calls that would have happened without client
@@ -79,6 +98,7 @@ impl Tracking {
     pub(super) fn done_anyway(&mut self, cx: &mut Context, all: usize, holds: usize, calls: usize) {
         let now = cx.now;
         self.extra = self.extra.saturating_sub(holds + calls);
+        self.shared = self.shared.saturating_sub(holds + calls);
         match &mut self.mode {
             Mode::Suspended { renewed, .. } => {
                 *renewed += holds;
@@ -96,6 +116,13 @@ impl Tracking {
     /// A probe found that the lock was gone, so its cost does not count against probing.
     pub(super) fn look_was_right(&mut self) {
         self.extra = self.extra.saturating_sub(1 + tuning::RENEWAL_CALL_WORK);
+        self.shared = self.shared.saturating_sub(1 + tuning::RENEWAL_CALL_WORK);
+    }
+
+    /// Whether a change of a shared key may cause a probe soon. Other holders change such a key all the
+    /// time, which says nothing about the server: this suspends nothing.
+    pub(super) fn may_look_at_shared(&self, all: usize) -> bool {
+        self.shared < all + tuning::PROBE_SPARE
     }
 
     /// Whether an invalidation may cause a probe now.

@@ -408,7 +408,7 @@ impl Watchdog {
         let mut asked = Vec::with_capacity(owners.len());
         let mut renewals = Vec::with_capacity(owners.len());
         let mut alarms = Vec::with_capacity(owners.len());
-        let mut looks = 0;
+        let (mut looks, mut shared) = (0, 0);
         for owner in owners {
             // A hold can come due twice in one turn. It is renewed once.
             let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.in_flight;
@@ -420,8 +420,11 @@ impl Watchdog {
             hold.renewal.put_off = false;
             hold.renewal.alone = false;
             hold.renewal.again = false;
-            looks += usize::from(std::mem::take(&mut hold.look));
-            if !std::mem::take(&mut hold.renewal.invalidated) {
+            let look = std::mem::take(&mut hold.look);
+            looks += usize::from(look);
+            if std::mem::take(&mut hold.renewal.invalidated) {
+                shared += usize::from(!look && hold.cell.kind.is_shared());
+            } else {
                 hold.harmless = hold.harmless.saturating_sub(1);
                 hold.own_harmless = hold.own_harmless.saturating_sub(1);
             }
@@ -444,8 +447,9 @@ impl Watchdog {
         cx.timers.push_holds(&alarms);
         if !renewals.is_empty() {
             self.flows.entry(link).or_default().work += renewals.len() + tuning::RENEWAL_CALL_WORK;
-            let planned = renewals.len() - looks;
-            self.tracking.renewing(cx, holds.len(), planned, looks);
+            let planned = renewals.len() - looks - shared;
+            self.tracking
+                .renewing(cx, holds.len(), (planned, looks, shared));
             let op = Op::Renew { holds: renewals };
             cx.send(Purpose::Renewal { link, asked }, op.into(), limit, None);
         }
@@ -685,15 +689,18 @@ impl Watchdog {
         // The key that a reader has for itself says as much about it as the key of a lock with one
         // holder.
         let (shared, own) = (is_shared && !look, is_shared && look);
-        // Changes of a shared key say nothing about the server. `least` bounds these probes.
         let may = shared || self.tracking.may_look(cx, holds.len());
+        let soon = shared && self.tracking.may_look_at_shared(holds.len());
         let now = cx.now;
         let Some(hold) = holds.get_mut(&owner) else {
             return;
         };
-        // Other owners change a shared key all the time, and each renewal is one more change. But a
-        // renewal of Redisson may have cut the time of a long lease to its own 30 s.
-        let (least, most) = if shared {
+        // Other owners change a shared key all the time, and each renewal is one more change. Most holds
+        // are released before their first probe. But the change may be the end of the key, and a renewal
+        // of Redisson may have cut the time of a long lease to its own 30 s.
+        let (least, most) = if soon {
+            (now.until(timing::look(now)), tuning::SHARED_LOOK_MOST)
+        } else if shared {
             (
                 hold.longest() / tuning::SHARED_LOOK,
                 tuning::SHARED_LOOK_MOST,

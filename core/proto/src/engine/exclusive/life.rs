@@ -268,7 +268,7 @@ impl Engine {
             true => EventLevel::Debug,
             false => hold.told_at(EventLevel::Warn),
         };
-        if !of_quorum {
+        if !of_quorum && !hold.is_left_to_its_lease() {
             self.cx.counters.lost.add(1);
         }
         self.cx.event(

@@ -81,7 +81,8 @@ pub(super) fn unheard_before(view: View<'_>, name: &Name, wish: Wish) -> Option<
 
 /// Why the wait of this caller was not enough. The error is a timeout if anything in that time
 /// showed that somebody has the lock. If the server was unreachable or silent, the lock may be
-/// free. A program that skips its work on a timeout must not mistake that for another worker.
+/// free. A program that skips its work on a timeout must not mistake that for another worker. So no
+/// answer is never a timeout, however short the wait was.
 pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error {
     let Some(waiter) = view.names.waiters.get(&id) else {
         return unheard(None);
@@ -110,17 +111,17 @@ pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error 
     if is_refused || is_had(view, &waiter.name) {
         return timeout(&waiter.name, waiter.wait);
     }
-    // A connection or an answer that is not late yet says nothing about the server.
-    let late = |head: &Waiter| {
-        head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit)
-    };
     if let Some(error) = head.and_then(|head| head.error.clone()) {
         return error;
     }
-    match head {
-        Some(head) if !late(head) => timeout(&waiter.name, waiter.wait),
-        _ if !cx.links.is_up(&waiter.name) => unconnected(waiter.wait),
-        _ => unheard(waiter.wait),
+    // Nobody asks in the turn of other clients, so the lack of an answer says nothing about the server.
+    if queue.is_some_and(|queue| queue.turn.of_others(cx.now).is_some()) {
+        return timeout(&waiter.name, waiter.wait);
+    }
+    if cx.links.is_up(&waiter.name) {
+        unheard(waiter.wait)
+    } else {
+        unconnected(waiter.wait)
     }
 }
 

@@ -148,7 +148,7 @@ fn a_wait_that_ends_in_flight_is_answered_in_time() {
     let id = rig.acquire_with("n", OwnerKey::Once, Some(ms(100)), WATCHED);
     let sent = rig.sent();
     rig.pass(ms(100));
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.grant(&sent);
     rig.sent().release();
 }
@@ -166,7 +166,7 @@ fn a_key_takes_permits_while_its_last_wait_is_in_flight() {
     let late = rig.acquire_with("n", KEY, Some(ms(100)), permits);
     let sent = rig.sent();
     rig.pass(ms(100));
-    assert_eq!(rig.failed(late), ErrorKind::Timeout);
+    assert_eq!(rig.failed(late), ErrorKind::Unavailable);
     let again = rig.acquire_with("n", KEY, None, permits);
     assert!(rig.pending(again));
     rig.grant(&sent);
@@ -185,7 +185,7 @@ fn a_grant_at_the_very_end_of_the_wait_is_too_late() {
     let sent = rig.sent();
     rig.sleep(ms(100));
     rig.grant(&sent);
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.sent().release();
 }
 

@@ -892,6 +892,17 @@ fn a_caller_that_waits_for_its_own_hold_is_told_of_in_an_event() {
     assert!(rig.events.contains(&"self_wait"));
 }
 
+/// Regression test: a task whose grant was being given back was warned, as if it still had the lock.
+#[test]
+fn a_wait_behind_the_release_of_its_own_hold_is_no_event() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", FLOWS[0], PLAIN);
+    rig.input(grant.dropped());
+    rig.sent().release();
+    rig.acquire_with("n", FLOWS[0], None, PLAIN);
+    assert!(!rig.events.contains(&"self_wait"));
+}
+
 #[test]
 fn a_wait_for_a_lease_of_its_own_that_ends_by_itself_is_no_event() {
     let mut rig = Rig::new();

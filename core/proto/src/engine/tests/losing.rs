@@ -565,3 +565,19 @@ fn a_lingering_hold_ends_with_its_lease_without_a_command() {
     let (owner, ..) = rig.sent().acquire();
     assert!(rig.all_sent().is_empty() && owner != grant.owner() && rig.pending(waiter));
 }
+
+/// Regression test: the end of a lease that a program had left on purpose counted as a loss.
+#[test]
+fn a_lingering_hold_that_ends_with_its_lease_is_no_loss_to_count() {
+    let lingering = |linger| Terms {
+        linger,
+        ..fixed(LEASE)
+    };
+    for (linger, lost) in [(true, 0), (false, 1)] {
+        let mut rig = Rig::new();
+        rig.hold_with("n", OwnerKey::Once, lingering(linger));
+        rig.pass(LEASE);
+        assert_eq!(rig.lost.len(), 1);
+        assert_eq!(rig.counters.snapshot().lost, lost);
+    }
+}

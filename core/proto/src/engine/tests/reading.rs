@@ -254,7 +254,7 @@ fn a_reader_whose_wait_ends_while_it_asks_ahead_is_cleaned_up() {
     let short = rig.acquire_with("n", OwnerKey::Once, Some(ms(50)), READ);
     let sent = rig.sent();
     rig.pass(ms(60));
-    assert_eq!(rig.failed(short), ErrorKind::Timeout);
+    assert_eq!(rig.failed(short), ErrorKind::Unavailable);
     rig.outcome(&sent, CallOutcome::Unanswered);
     assert_eq!(rig.sent().release().0, asked(&sent).1);
     rig.grant(&head);
@@ -798,23 +798,50 @@ fn closing_releases_readers_and_settles_those_that_ask() {
     assert!(rig.stopped);
 }
 
+fn changed() -> Input {
+    Input::Invalidated(Some(vec!["n".into()]))
+}
+
+/// Regression test: after its key was deleted, a reader or a holder of permits was looked at a tenth of
+/// its lease later, while a writer was inside already.
 #[test]
-fn changes_of_a_key_with_readers_are_looked_at_seldom() {
-    let mut rig = Rig::new();
-    let reader = rig.reader();
-    rig.pass(secs(1));
-    let changed = || Input::Invalidated(Some(vec!["n".into()]));
-    for _ in 0..5 {
+fn the_end_of_a_key_that_holders_share_is_found_soon() {
+    let permits = Terms {
+        kind: Kind::Semaphore,
+        reentrant: false,
+        limit: 5,
+        ..READ
+    };
+    for terms in [READ, permits] {
+        let mut rig = Rig::new();
+        let holder = rig.hold_with("n", OwnerKey::Once, terms);
+        rig.pass(secs(1));
         rig.input(changed());
-        rig.pass(ms(100));
+        rig.nothing_sent();
+        rig.pass(ms(20));
+        let look = rig.sent();
+        let gone = vec![RenewReply::Gone(LostReason::Deleted)];
+        rig.reply(&look, Reply::Renewed(gone));
+        assert_eq!(rig.lost, [(holder.owner(), LostReason::Deleted)]);
     }
-    rig.nothing_sent();
-    rig.pass(secs(3));
-    let look = rig.sent();
-    assert_eq!(look.renewal()[0].0, reader.owner());
-    let gone = vec![RenewReply::Gone(LostReason::Deleted)];
-    rig.reply(&look, Reply::Renewed(gone));
-    assert_eq!(rig.lost, [(reader.owner(), LostReason::Deleted)]);
+}
+
+#[test]
+fn changes_of_a_key_with_readers_are_looked_at_less_and_less_often() {
+    let mut rig = Rig::new();
+    let readers: Vec<Grant> = (0..20).map(|_| rig.reader()).collect();
+    let (mut calls, end) = (0, rig.now.after(secs(9)));
+    while rig.now < end {
+        rig.input(changed());
+        for sent in rig.all_sent() {
+            calls += 1;
+            rig.keep(&sent);
+        }
+        rig.pass(ms(1));
+    }
+    assert!((1..=30).contains(&calls), "{calls}");
+    assert!(readers.iter().all(|reader| rig.is_held(reader)));
+    assert!(!rig.events.contains(&"tracking_suspended"));
 }
 
 /// Two levels of one reader, the longer one on top, and a look that is planned after an invalidation.
