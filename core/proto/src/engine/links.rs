@@ -257,7 +257,8 @@ impl Links {
         if was_up && link.since.until(now) >= tuning::GOOD_CONNECTION {
             link.told.clear();
         }
-        let news = !(was_up && idle) && !link.told.contains(&error.kind());
+        let is_known = link.told.contains(&error.kind());
+        let news = !(is_known || was_up && idle);
         if news {
             link.told.push(error.kind());
             link.owes = true;
