@@ -604,7 +604,7 @@ const char *redlatch_client_stats_name(size_t index);
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_client_event_fd(redlatch_client *client, int *fd);
 
@@ -613,7 +613,7 @@ redlatch_status redlatch_client_event_fd(redlatch_client *client, int *fd);
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
- * - REDLATCH_INTERNAL: there is no descriptor left.
+ * - REDLATCH_UNAVAILABLE: there is no descriptor left.
  */
 REDLATCH_MUST_CHECK redlatch_status redlatch_canceller_new(redlatch_canceller **canceller);
 
@@ -1142,7 +1142,7 @@ redlatch_status redlatch_plain_semaphore_acquire_cancellable(redlatch_plain_sema
  * - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
  *   semaphore is NULL. The event says that permits is out of bounds.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_plain_semaphore_acquire_start(redlatch_plain_semaphore *semaphore,
@@ -1187,7 +1187,7 @@ redlatch_status redlatch_plain_semaphore_release(redlatch_plain_semaphore *semap
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
  *   permits is out of bounds, the event says.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_plain_semaphore_release_start(redlatch_plain_semaphore *semaphore,
                                                        uint32_t permits,
@@ -1215,7 +1215,7 @@ redlatch_status redlatch_plain_semaphore_try_set_permits(redlatch_plain_semaphor
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
  *   permits is out of bounds, the event says.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_plain_semaphore_try_set_permits_start(redlatch_plain_semaphore *semaphore,
                                                                uint32_t permits,
@@ -1245,7 +1245,7 @@ redlatch_status redlatch_plain_semaphore_add_permits(redlatch_plain_semaphore *s
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
  *   permits is out of bounds, the event says.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_plain_semaphore_add_permits_start(redlatch_plain_semaphore *semaphore,
                                                            int64_t permits,
@@ -1272,7 +1272,7 @@ redlatch_status redlatch_plain_semaphore_drain(redlatch_plain_semaphore *semapho
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_plain_semaphore_drain_start(redlatch_plain_semaphore *semaphore,
                                                      uint64_t tag);
@@ -1298,7 +1298,7 @@ redlatch_status redlatch_plain_semaphore_available(const redlatch_plain_semaphor
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_plain_semaphore_available_start(redlatch_plain_semaphore *semaphore,
                                                          uint64_t tag);
@@ -1369,7 +1369,7 @@ redlatch_status redlatch_latch_wait_cancellable(redlatch_latch *latch,
  * - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
  *   latch is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_latch_wait_start(redlatch_latch *latch,
@@ -1405,7 +1405,7 @@ redlatch_status redlatch_latch_try_set_count(redlatch_latch *latch, uint32_t cou
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
  *   count is out of bounds, the event says.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_latch_try_set_count_start(redlatch_latch *latch,
                                                    uint32_t count,
@@ -1432,7 +1432,7 @@ redlatch_status redlatch_latch_count_down(redlatch_latch *latch, uint32_t by, in
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
  *   by is out of bounds, the event says.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_latch_count_down_start(redlatch_latch *latch, uint32_t by, uint64_t tag);
 
@@ -1457,7 +1457,7 @@ redlatch_status redlatch_latch_count(const redlatch_latch *latch,
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_latch_count_start(redlatch_latch *latch, uint64_t tag);
 
@@ -1470,7 +1470,7 @@ redlatch_status redlatch_latch_count_start(redlatch_latch *latch, uint64_t tag);
  * - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
  *   under way, or lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
@@ -1515,7 +1515,7 @@ redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, 
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_release_start(redlatch_lock *lock, uint64_t owner, uint64_t tag);
 
@@ -1527,7 +1527,7 @@ redlatch_status redlatch_lock_release_start(redlatch_lock *lock, uint64_t owner,
  * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
  *   under way, or lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_extend_start(redlatch_lock *lock,
                                            uint64_t owner,
@@ -1541,7 +1541,7 @@ redlatch_status redlatch_lock_extend_start(redlatch_lock *lock,
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_force_release_start(redlatch_lock *lock, uint64_t tag);
 
@@ -1552,7 +1552,7 @@ redlatch_status redlatch_lock_force_release_start(redlatch_lock *lock, uint64_t 
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag);
 
@@ -1564,7 +1564,7 @@ redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag)
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
  *   NULL. The event says that the lock is not of the kind fair.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_waiters_start(redlatch_lock *lock,
                                             redlatch_holder_fn function,
@@ -1580,7 +1580,7 @@ redlatch_status redlatch_lock_waiters_start(redlatch_lock *lock,
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
  *   NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
                                             redlatch_holder_fn function,
@@ -1595,7 +1595,7 @@ redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
  *   argument is NULL. The event says that locks of this kind have no token.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_release_token_start(redlatch_lock *lock,
                                                   const char *token,
@@ -1609,7 +1609,7 @@ redlatch_status redlatch_lock_release_token_start(redlatch_lock *lock,
  * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
  *   redlatch_lock_release_token_start().
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_extend_token_start(redlatch_lock *lock,
                                                  const char *token,
@@ -1625,7 +1625,7 @@ redlatch_status redlatch_lock_extend_token_start(redlatch_lock *lock,
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
  *   NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_semaphore_permits_start(redlatch_lock *semaphore,
                                                  redlatch_permits_fn function,
@@ -1640,7 +1640,7 @@ redlatch_status redlatch_semaphore_permits_start(redlatch_lock *semaphore,
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
  *   NULL. The event says that limit is above 2147483647.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_semaphore_set_permits_start(redlatch_lock *semaphore,
                                                      uint32_t limit,
@@ -1654,7 +1654,7 @@ redlatch_status redlatch_semaphore_set_permits_start(redlatch_lock *semaphore,
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_client_ready_start(redlatch_client *client, uint64_t tag);
 
@@ -1668,7 +1668,7 @@ redlatch_status redlatch_client_ready_start(redlatch_client *client, uint64_t ta
  * - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
  *   is under way, or client is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_client_close_start(redlatch_client *client, int64_t wait_ms, uint64_t tag);
 

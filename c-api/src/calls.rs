@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use redlatch::embed::{Uncancelled, spawn};
-use redlatch::{Error, ErrorKind, Result};
+use redlatch::{Error, Result};
 
 thread_local! {
     /// The slot whose function this thread is in.
@@ -109,12 +109,8 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) fn start() -> Result<Calls> {
         let (jobs, waiting) = channel();
-        let thread = spawn("redlatch-calls", move || work(&waiting)).map_err(|error| {
-            Error::new(
-                ErrorKind::Internal,
-                format!("cannot start the thread that calls: {error}"),
-            )
-        })?;
+        let thread = spawn("redlatch-calls", move || work(&waiting))
+            .map_err(|error| Error::exhausted("cannot start the thread that calls", &error))?;
         Ok(Calls {
             caller: Caller(jobs),
             thread: Some(thread),

@@ -29,7 +29,7 @@ pub(crate) fn wait<T>(
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-/// - REDLATCH_INTERNAL: there is no descriptor left.
+/// - REDLATCH_UNAVAILABLE: there is no descriptor left.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_canceller_new(

@@ -369,7 +369,7 @@ pub extern "C" fn redlatch_client_stats_name(index: usize) -> *const c_char {
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_event_fd(
     client: *mut redlatch_client,

@@ -294,7 +294,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_cancellable(
 /// - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
 ///   semaphore is NULL. The event says that permits is out of bounds.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_start(
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_release(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
 ///   permits is out of bounds, the event says.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_release_start(
     semaphore: *mut redlatch_plain_semaphore,
@@ -409,7 +409,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_try_set_permits(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
 ///   permits is out of bounds, the event says.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_try_set_permits_start(
     semaphore: *mut redlatch_plain_semaphore,
@@ -455,7 +455,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_add_permits(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
 ///   permits is out of bounds, the event says.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_add_permits_start(
     semaphore: *mut redlatch_plain_semaphore,
@@ -497,7 +497,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_drain(
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_drain_start(
     semaphore: *mut redlatch_plain_semaphore,
@@ -544,7 +544,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_available(
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_available_start(
     semaphore: *mut redlatch_plain_semaphore,
@@ -659,7 +659,7 @@ pub unsafe extern "C" fn redlatch_latch_wait_cancellable(
 /// - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
 ///   latch is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_wait_start(
@@ -719,7 +719,7 @@ pub unsafe extern "C" fn redlatch_latch_try_set_count(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
 ///   count is out of bounds, the event says.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_try_set_count_start(
     latch: *mut redlatch_latch,
@@ -764,7 +764,7 @@ pub unsafe extern "C" fn redlatch_latch_count_down(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
 ///   by is out of bounds, the event says.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_count_down_start(
     latch: *mut redlatch_latch,
@@ -803,7 +803,7 @@ pub unsafe extern "C" fn redlatch_latch_count(
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_count_start(
     latch: *mut redlatch_latch,

@@ -332,7 +332,7 @@ fn events_for(client: &redlatch_client, tag: u64) -> Result<MutexGuard<'_, Event
 /// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
 ///   under way, or lock is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_start(
@@ -407,7 +407,7 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release_start(
     lock: *mut redlatch_lock,
@@ -429,7 +429,7 @@ pub unsafe extern "C" fn redlatch_lock_release_start(
 /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
 ///   under way, or lock is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_extend_start(
     lock: *mut redlatch_lock,
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn redlatch_lock_extend_start(
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_force_release_start(
     lock: *mut redlatch_lock,
@@ -472,7 +472,7 @@ pub unsafe extern "C" fn redlatch_lock_force_release_start(
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_is_locked_start(
     lock: *mut redlatch_lock,
@@ -493,7 +493,7 @@ pub unsafe extern "C" fn redlatch_lock_is_locked_start(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
 ///   NULL. The event says that the lock is not of the kind fair.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_waiters_start(
     lock: *mut redlatch_lock,
@@ -513,7 +513,7 @@ pub unsafe extern "C" fn redlatch_lock_waiters_start(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
 ///   NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_holders_start(
     lock: *mut redlatch_lock,
@@ -556,7 +556,7 @@ unsafe fn start_telling(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
 ///   argument is NULL. The event says that locks of this kind have no token.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release_token_start(
     lock: *mut redlatch_lock,
@@ -578,7 +578,7 @@ pub unsafe extern "C" fn redlatch_lock_release_token_start(
 /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
 ///   redlatch_lock_release_token_start().
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_extend_token_start(
     lock: *mut redlatch_lock,
@@ -603,7 +603,7 @@ pub unsafe extern "C" fn redlatch_lock_extend_token_start(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
 ///   NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_semaphore_permits_start(
     semaphore: *mut redlatch_lock,
@@ -627,7 +627,7 @@ pub unsafe extern "C" fn redlatch_semaphore_permits_start(
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
 ///   NULL. The event says that limit is above 2147483647.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_semaphore_set_permits_start(
     semaphore: *mut redlatch_lock,
@@ -650,7 +650,7 @@ pub unsafe extern "C" fn redlatch_semaphore_set_permits_start(
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_ready_start(
     client: *mut redlatch_client,
@@ -673,7 +673,7 @@ pub unsafe extern "C" fn redlatch_client_ready_start(
 /// - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
 ///   is under way, or client is NULL.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
+/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_close_start(
     client: *mut redlatch_client,

@@ -309,7 +309,7 @@ static void a_canceller_that_cannot_be_made_says_what_is_missing(void)
     none = before;
     none.rlim_cur = 0;
     CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    CHECK_STATUS(REDLATCH_INTERNAL, redlatch_canceller_new(&canceller));
+    CHECK_STATUS(REDLATCH_UNAVAILABLE, redlatch_canceller_new(&canceller));
     CHECK(canceller == NULL && strstr(redlatch_last_error(), "file descriptor") != NULL);
     CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }

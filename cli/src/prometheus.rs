@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
+use redlatch::Error;
+use redlatch::embed::spawn;
+
 use crate::arguments::Watch;
 use crate::failure::{Exit, Failure};
 
@@ -78,7 +81,7 @@ fn serve(address: SocketAddr) -> Result<Arc<Mutex<String>>, Failure> {
     // Each serves one reader after the other, so that a slow one stops none of the others.
     for _ in 0..READERS {
         let (listener, newest) = (Arc::clone(&listener), Arc::clone(&page));
-        thread::spawn(move || {
+        let life = move || {
             for reader in listener.incoming() {
                 match reader {
                     Ok(stream) => {
@@ -93,7 +96,9 @@ fn serve(address: SocketAddr) -> Result<Arc<Mutex<String>>, Failure> {
                     Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
             }
-        });
+        };
+        spawn("redlatch-page", life)
+            .map_err(|error| Error::exhausted("cannot start a thread", &error))?;
     }
     Ok(page)
 }

@@ -5,13 +5,14 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
-use std::{mem, panic, thread};
+use std::{mem, panic};
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, queue, terminal};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use redlatch::embed::Inspector;
+use redlatch::Error;
+use redlatch::embed::{Inspector, spawn};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
@@ -189,7 +190,7 @@ fn wait(until: Instant) -> io::Result<bool> {
 /// thread cannot: crossterm reads on and on from a terminal that is gone.
 fn restore_on_signals() -> Result<(), Failure> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP]).map_err(broken)?;
-    thread::spawn(move || {
+    spawn("redlatch-signals", move || {
         for signal in signals.forever() {
             let drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
             leave();
@@ -198,7 +199,8 @@ fn restore_on_signals() -> Result<(), Failure> {
             let _ = enter();
             drop(drawing);
         }
-    });
+    })
+    .map_err(|error| Error::exhausted("cannot start a thread", &error))?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import shutil
 import signal
@@ -411,3 +412,32 @@ def test_help_and_version_succeed() -> None:
         assert "--permits" in text and "kind=fair" in text
     for shell in "bash", "zsh", "fish":
         assert "permits" in run("completions", shell).stdout
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_a_process_without_threads_says_so(name: str, threads: int) -> None:
+    """A limit of processes counts a user's threads, and does not bind root: as root this is another user's."""
+    program = os.open(PROGRAM, os.O_RDONLY)
+    other = 64_000 + os.getpid() % 1_000
+
+    def bind() -> None:
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(other)
+            os.setuid(other)
+        resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
+
+    done = subprocess.run(
+        [f"/proc/self/fd/{program}", "run", name, "--", "/bin/true"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        pass_fds=[program],
+        preexec_fn=bind,
+    )
+    os.close(program)
+    assert done.returncode in (0, 69, 126), (done.returncode, done.stderr)
+    assert "panicked" not in done.stderr
+    if done.returncode == 69:
+        assert "raise the limits of the process" in done.stderr

@@ -222,8 +222,5 @@ fn refuse_engine_thread() -> Result<()> {
 }
 
 fn no_descriptor(error: io::Error) -> Error {
-    Error::new(
-        ErrorKind::Internal,
-        format!("cannot sleep on an event descriptor: {error}"),
-    )
+    Error::exhausted("cannot sleep on an event descriptor", &error)
 }

@@ -47,7 +47,7 @@ impl Canceller {
     /// Makes a canceller. It keeps one file descriptor until its last clone is dropped.
     ///
     /// # Errors
-    /// `internal` when the process or the system has no file descriptor left.
+    /// `unavailable` when the process or the system has no file descriptor left.
     ///
     /// # Examples
     /// ```no_run
@@ -59,11 +59,10 @@ impl Canceller {
     /// ```
     pub fn new() -> Result<Canceller> {
         let cancelled = StopFlag::new().map_err(|error| {
-            let text = format!(
-                "cannot make a canceller: {error}; it needs a file descriptor, so raise the limit (ulimit -n) or drop \
-                 what is not used any more"
-            );
-            Error::new(ErrorKind::Internal, text)
+            Error::exhausted(
+                "cannot make a canceller, which needs a file descriptor",
+                &error,
+            )
         })?;
         Ok(Canceller(Arc::new(State {
             cancelled,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::error::{Error, LostReason, Result};
 use crate::guard::{Guard, PlainPermit};
 use crate::loss::Watcher;
 use crate::maps::Map;
@@ -139,14 +139,10 @@ impl<T: Send + 'static> CompletionQueue<T> {
     /// A queue with a descriptor that is readable while entries wait. On Windows it is a socket.
     ///
     /// # Errors
-    /// `internal` when the system has no descriptor left.
+    /// `unavailable` when the system has no descriptor left.
     pub fn with_fd() -> Result<Arc<Self>> {
-        let fd = EventFd::new().map_err(|error| {
-            Error::new(
-                ErrorKind::Internal,
-                format!("cannot make an event descriptor: {error}"),
-            )
-        })?;
+        let fd = EventFd::new()
+            .map_err(|error| Error::exhausted("cannot make an event descriptor", &error))?;
         Ok(Self::new(Signal::Fd(fd)))
     }
 

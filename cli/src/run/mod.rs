@@ -8,13 +8,14 @@ mod on_lost;
 mod refusals;
 mod signals;
 
+use std::io;
 use std::process::Command;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp};
+use redlatch::embed::spawn;
 use redlatch::{
     AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Kind, Lock, LostReason, OptionValue,
 };
@@ -169,11 +170,12 @@ fn acquire(
     }
     let canceller = Canceller::new()?;
     let (ours, answers, lock) = (canceller.clone(), sender.clone(), lock.clone());
-    thread::spawn(move || {
+    spawn("redlatch-acquire", move || {
         let outcome = lock.acquire_with(options).wait_cancellable(&ours);
         // The main thread waits for this event.
         let _ = answers.send(Event::Acquired(outcome));
-    });
+    })
+    .map_err(|error| Error::exhausted("cannot start a thread", &error))?;
     let mut signalled = None;
     for event in events {
         match (event, signalled) {

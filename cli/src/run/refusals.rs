@@ -2,10 +2,9 @@
 //! on, and a person has to hear of the reason.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::Duration;
 
-use redlatch::embed::LockExt;
+use redlatch::embed::{LockExt, spawn};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, Lock};
 
 use crate::arguments::Server;
@@ -28,7 +27,8 @@ pub(super) fn tell(server: &Server, client: &Client, lock: &Lock) -> Sender<()> 
         (Kind::Read | Kind::Write, Ok(sides)) => vec![sides.read().clone(), sides.write().clone()],
         _ => vec![lock.clone()],
     };
-    thread::spawn(move || {
+    // Without a thread nothing is told; the acquisition needs one too, and says so.
+    let _ = spawn("redlatch-refusals", move || {
         let (mut free, mut told, mut pause) = (false, None, PAUSE);
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let is_free = |side: &Lock| matches!(side.is_locked().wait(), Ok(false));

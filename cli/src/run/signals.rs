@@ -1,10 +1,11 @@
 //! Turns signals into events.
 
 use std::sync::mpsc::Sender;
-use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpid, getsid};
+use redlatch::Error;
+use redlatch::embed::spawn;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
@@ -39,7 +40,7 @@ pub(super) fn report_to(events: Sender<Event>) -> Result<(), Failure> {
     let mut signals = SignalsInfo::<WithOrigin>::new(wanted).map_err(|error| {
         Failure::new(Exit::Internal, format!("cannot receive signals: {error}"))
     })?;
-    thread::spawn(move || {
+    spawn("redlatch-signals", move || {
         for origin in signals.forever() {
             if let Some(event) = event(&origin)
                 && events.send(event).is_err()
@@ -47,7 +48,8 @@ pub(super) fn report_to(events: Sender<Event>) -> Result<(), Failure> {
                 return;
             }
         }
-    });
+    })
+    .map_err(|error| Error::exhausted("cannot start a thread", &error))?;
     Ok(())
 }
 

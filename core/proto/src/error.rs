@@ -341,6 +341,14 @@ impl Error {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
+    /// The error for what the system refuses for now: a descriptor, a thread.
+    pub fn exhausted(what: &str, why: &dyn fmt::Display) -> Self {
+        let text = format!(
+            "{what}: {why}; raise the limits of the process (ulimit -n, -u), or use less of them"
+        );
+        Self::new(ErrorKind::Unavailable, text)
+    }
+
     pub fn lost(lock: &Arc<str>, reason: LostReason) -> Self {
         Self::from(reason).on(lock)
     }

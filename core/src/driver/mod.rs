@@ -430,8 +430,7 @@ impl Drop for Handle {
 }
 
 fn not_started(why: &dyn std::fmt::Display) -> Error {
-    let text = format!("cannot start the engine's thread: {why}; raise the limits of the process");
-    Error::new(ErrorKind::Unavailable, text)
+    Error::exhausted("cannot start the engine's thread", why)
 }
 
 /// Whether the thread has ended.
