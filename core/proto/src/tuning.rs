@@ -141,7 +141,7 @@ pub(crate) const PERMIT_MESSAGES: u16 = 8;
 pub const MARKER_LIFE: Duration = Duration::from_secs(300);
 
 /// How often an invalidation has a latch looked at, at most: each step of its count sends one.
-pub(crate) const LATCH_LOOK: Duration = Duration::from_millis(250);
+pub(crate) const LATCH_LOOK: Duration = Duration::from_millis(50);
 
 /// How many waiters of a counter one command serves at most.
 pub(crate) const TAKES: usize = 64;

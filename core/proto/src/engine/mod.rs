@@ -448,7 +448,13 @@ impl Engine {
             _ => {}
         }
         match purpose {
-            Purpose::Try(id) => self.tried(id, sent, outcome),
+            Purpose::Try(id) => {
+                let inline = self.names.inline_ended(id);
+                self.tried(id, sent, outcome);
+                if let Some(name) = inline {
+                    self.ask_behind(&name);
+                }
+            }
             Purpose::Command(owner) => self.commanded(owner, call, sent, outcome),
             Purpose::HandOver { from, to } => self.handed_over(from, to, call, sent, outcome),
             Purpose::Renewal { link, asked } => self.renewed(link, &asked, sent, outcome),

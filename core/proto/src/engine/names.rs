@@ -408,6 +408,12 @@ impl Names {
         }
     }
 
+    /// The call of a waiter has its outcome. Returns the name if others waited for that.
+    pub(super) fn inline_ended(&mut self, id: RequestId) -> Option<Name> {
+        let waiter = self.waiters.get_mut(&id)?;
+        std::mem::take(&mut waiter.inline).then(|| waiter.name.clone())
+    }
+
     /// Takes a waiter out of its queue.
     pub(super) fn take_waiter(&mut self, cx: &mut Context, id: RequestId) -> Option<Waiter> {
         let waiter = self.remove_timed(cx, id)?;
@@ -456,6 +462,20 @@ impl Names {
             order.retain(|other| *other != id);
             order.push_back(id);
         }
+    }
+
+    /// How often in a row this waiter found the lock `free` for the head of the queue on the server. Only
+    /// the first place of this client counts: those behind it come after it.
+    pub(super) fn passed_by(&mut self, name: &Name, id: RequestId, free: bool) -> u32 {
+        let seated = |id: &&RequestId| self.waiters.get(id).is_some_and(Waiter::is_seated);
+        let queue = self.queues.get(name);
+        let first = queue.and_then(|queue| queue.waiters.iter().find(seated).copied());
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return 0;
+        };
+        let counts = free && first == Some(id) && waiter.form.kind == Kind::Fair;
+        waiter.passed_by = if counts { waiter.passed_by + 1 } else { 0 };
+        waiter.passed_by
     }
 
     /// Sets what the head does. Returns what it did before.

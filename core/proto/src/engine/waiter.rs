@@ -46,7 +46,12 @@ pub(super) struct Waiter {
     pub(super) earlier: Vec<OwnerId>,
     /// Whether a call of this owner was sent without regard to the head of the queue.
     pub(super) asked: bool,
+    /// Whether its caller may make that call itself, on a connection of its own. The calls of those behind
+    /// it could overtake it.
+    pub(super) inline: bool,
     pub(super) announced: bool,
+    /// How often in a row it was refused a lock that was free for the head of the queue on the server.
+    pub(super) passed_by: u32,
     /// The owner of the write lock under which it reads: that lock does not keep it out.
     pub(super) under: Option<OwnerId>,
     /// Whether it has asked while another waiter was the head.
@@ -100,7 +105,9 @@ impl Waiter {
             answered: false,
             earlier: Vec::new(),
             asked: false,
+            inline: false,
             announced: false,
+            passed_by: 0,
             under: None,
             ahead: Ahead::No,
             stands_back: None,

@@ -163,8 +163,10 @@ impl Counting {
             return;
         };
         let rested = state.hinted.map(|last| last.after(tuning::LATCH_LOOK));
+        // The look that was planned may have been made sooner, for another reason.
         let at = rested
             .unwrap_or_default()
+            .min(cx.now.after(tuning::LATCH_LOOK))
             .max(cx.now.after(tuning::HINT_DELAY));
         if state.retry.is_none_or(|retry| at < retry) {
             (state.retry, state.hinted) = (Some(at), Some(at));

@@ -14,7 +14,7 @@ use crate::engine::context::Purpose;
 use crate::engine::errors::{clocks_differ, not_replicated, timeout, unanswered};
 use crate::engine::interface::{CallOutcome, RequestId};
 use crate::engine::links::Which;
-use crate::engine::waiter::Ahead;
+use crate::engine::waiter::{Ahead, Waiter};
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
@@ -35,7 +35,7 @@ impl Engine {
             }
             return;
         }
-        if held_up || alive || self.is_second_of_key(id, waiter) {
+        if held_up || alive || self.is_second_of_key(id, waiter) || self.may_overtake(id, waiter) {
             return;
         }
         let outdated = self.cx.is_outdated(waiter.owner);
@@ -58,12 +58,38 @@ impl Engine {
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
         let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
-        let limit = waiter.limit;
-        self.send(Purpose::Try(id), op, limit);
+        let (limit, purpose) = (waiter.limit, Purpose::Try(id));
+        let inline = self.view().inline(&self.cx, &purpose, &op);
+        if let Some(waiter) = self.names.waiters.get_mut(&id) {
+            waiter.inline = inline.is_some();
+        }
+        self.cx.send(purpose, op.into(), limit, inline);
         self.names.arm_waiter(&mut self.cx, id);
         if let (Some(owner), Some(waiter)) = (left, self.names.waiters.get(&id)) {
             let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
             self.clean_up(&name, owner, &form, lease, None);
+        }
+    }
+
+    /// Whether the call of this waiter may come before that of the head, which is on another connection.
+    /// The order here has to be that of the places: this client listens for its first place alone.
+    fn may_overtake(&self, id: RequestId, waiter: &Waiter) -> bool {
+        let head = self.names.head(&waiter.name);
+        head.is_some_and(|head| head.inline) && !self.names.is_head(&waiter.name, id)
+    }
+
+    /// The call of the head has its outcome, so those behind it may ask.
+    pub(in crate::engine) fn ask_behind(&mut self, name: &Name) {
+        let Some(queue) = self.names.queues.get(name) else {
+            return;
+        };
+        let fresh = |id: &&RequestId| {
+            let waiter = self.names.waiters.get(id);
+            waiter.is_some_and(|waiter| waiter.queues() && waiter.ahead == Ahead::No)
+        };
+        let ids: Vec<RequestId> = queue.waiters.iter().filter(fresh).copied().collect();
+        for id in ids {
+            self.ask_for_place(id);
         }
     }
 
@@ -209,8 +235,17 @@ impl Engine {
         }
         let longest = self.cx.config.recheck.min(tuning::PLACE_ASKED);
         let recheck = self.cx.jitter.spread(longest);
-        let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + tuning::EXPIRY_SLACK));
-        let at = self.cx.now.after(pause);
+        let passed_by = self.names.passed_by(&name, id, ttl.is_none());
+        let pause = match ttl {
+            Some(ttl) => ttl + tuning::EXPIRY_SLACK,
+            // The head takes it, and this waiter has to learn for how long.
+            None if passed_by > 0 => {
+                let many = 1_u32.checked_shl(passed_by).unwrap_or(u32::MAX);
+                tuning::TRANSIENT_BACKOFF.0.saturating_mul(many)
+            }
+            None => recheck,
+        };
+        let at = self.cx.now.after(pause.min(recheck));
         self.names.park(&mut self.cx, id, at);
         if again {
             self.ask_for_place(id);

@@ -707,6 +707,28 @@ fn a_key_that_goes_away_wakes_those_who_wait_for_a_latch() {
 }
 
 #[test]
+fn a_planned_look_that_was_made_sooner_does_not_put_the_next_one_off() {
+    let mut rig = Rig::new();
+    let id = rig.await_latch(None);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 3);
+    let changed = || Input::Invalidated(Some(vec!["s".into()]));
+    rig.input(changed());
+    rig.pass(tuning::HINT_DELAY);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 2);
+    // Another look is planned, and a message causes it now.
+    rig.input(changed());
+    rig.input(Input::Message("s".into()));
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.input(changed());
+    rig.pass(tuning::LATCH_LOOK);
+    assert!(rig.sent().is_read());
+    assert!(rig.pending(id));
+}
+
+#[test]
 fn a_look_without_an_answer_is_repeated_and_a_try_looks_once() {
     let mut rig = Rig::new();
     let id = rig.await_latch(Some(Duration::ZERO));

@@ -73,9 +73,17 @@ impl Rig {
     }
 }
 
+/// A call for another name is in flight, so no caller makes its own call itself.
+fn occupied() -> Rig {
+    let mut rig = Rig::new();
+    rig.acquire_with("other", OwnerKey::Once, None, WATCHED);
+    rig.sent();
+    rig
+}
+
 #[test]
 fn every_waiter_asks_when_it_comes_and_again_before_its_place_runs_out() {
-    let mut rig = Rig::new();
+    let mut rig = occupied();
     for _ in 0..3 {
         rig.queue_up();
     }
@@ -274,7 +282,7 @@ fn the_next_owner_after_a_reconnect_has_the_place() {
 /// Two calls overtake each other on their way.
 #[test]
 fn waiters_stand_in_the_order_of_their_answers() {
-    let mut rig = Rig::new();
+    let mut rig = occupied();
     let ids = [rig.queue_up(), rig.queue_up(), rig.queue_up()];
     let sent = rig.all_sent();
     rig.busy(&sent[1], LEASE);
@@ -308,6 +316,39 @@ fn a_second_waiter_of_a_key_enters_with_the_first() {
     rig.grant(&level);
     let inner = rig.granted(second);
     assert_eq!(inner.cell.count(), 2);
+}
+
+#[test]
+fn nobody_overtakes_a_first_call_that_its_caller_makes_itself() {
+    let mut rig = Rig::new();
+    rig.queue_up();
+    let first = rig.sent();
+    // Its call is on another connection, so theirs could reach the server first.
+    rig.queue_up();
+    rig.queue_up();
+    rig.nothing_sent();
+    rig.busy(&first, LEASE);
+    assert_eq!(rig.topic, Topic::Place(asked(&first).0));
+    assert_eq!(rig.all_sent().len(), 2);
+}
+
+#[test]
+fn the_next_waiter_looks_soon_when_the_lock_was_free_for_the_head() {
+    let mut rig = Rig::new();
+    let (id, owner) = rig.seated();
+    rig.listens(owner);
+    // The lock is free, and the head of another program has not taken it yet.
+    rig.told();
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Busy { ttl: None });
+    rig.pass(tuning::TRANSIENT_BACKOFF.0 * 2);
+    let sent = rig.sent();
+    // Now it has. Nobody tells of the end of its lease.
+    rig.busy(&sent, Duration::from_secs(1));
+    rig.pass(Duration::from_secs(1) + tuning::EXPIRY_SLACK);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(id);
 }
 
 #[test]
@@ -441,7 +482,7 @@ fn a_wish_that_can_be_met_again_comes_behind_those_with_a_place() {
 
 #[test]
 fn a_try_at_the_head_takes_no_message_from_those_behind_it() {
-    let mut rig = Rig::new();
+    let mut rig = occupied();
     let once = rig.acquire_with("n", OwnerKey::Once, Some(ms(0)), fair(1));
     let tried = rig.sent();
     let (next, call) = rig.wishes(fair(1));

@@ -21,7 +21,8 @@
 //! - a lock that no caller wants any more is released soon, while nothing is wrong;
 //! - the lock of a client that has died is gone after a lease, even if some of its calls still
 //!   arrive;
-//! - no client waits for a free lock longer than a recheck, while nothing is wrong;
+//! - no client waits for a free lock longer than a recheck, while nothing is wrong, nor longer than its
+//!   message takes, while all messages arrive; callers may ask and release in bursts;
 //! - the holder of a deleted key is told soon, while nothing is wrong;
 //! - a lock with a watchdog always has at least half its lease left, while nothing is wrong;
 //! - a server that tracks too many keys gets hardly more than twice the renewals that leases need;

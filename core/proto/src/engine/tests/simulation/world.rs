@@ -42,6 +42,8 @@ const RUN: Duration = Duration::from_millis(500);
 const LONG_RUN: Duration = Duration::from_secs(60);
 /// The longest outage during which a client is closed, and the earliest that it begins before that.
 const LAST_OUTAGE: u64 = 4_500_000;
+/// The time between the moments at which the callers of a burst act.
+const BURST: u64 = 50_000;
 /// How long a channel without waiters stays subscribed.
 const LINGER: Duration = Duration::from_millis(300);
 /// The longest wait for a free lock while nothing is wrong: a recheck with its jitter, the time
@@ -523,6 +525,8 @@ pub(super) struct World {
     names: Vec<Name>,
     /// Callers are many and quick, so that optimistic hand-overs happen.
     hurried: bool,
+    /// Callers act at the same moments, so that their calls overtake each other.
+    bursts: bool,
     /// The callers are a crowd that acts at the same moments, and there are many locks.
     crowded: bool,
     /// The server denies all access to this name.
@@ -543,9 +547,9 @@ pub(super) struct World {
     legacies: BTreeMap<(Uuid, OwnerId), u64>,
     /// The latest time of trouble: until then the timing checks make allowances.
     disturbed: u64,
-    /// The time since which a client waits for a free lock, and its caller that waits, for each client and
+    /// The time since which a client waits for a free lock, its caller that waits, and when that was told, for each client and
     /// name.
-    waits: Vec<Option<(u64, RequestId)>>,
+    waits: Vec<Option<(u64, RequestId, Option<u64>)>>,
     highest_token: BTreeMap<Name, u64>,
     /// The time since which no caller wants the lock of an owner.
     ghosts: BTreeMap<(Uuid, OwnerId), u64>,
@@ -608,6 +612,9 @@ impl World {
         } else {
             few_names(&mut random, sort)
         };
+        let heard = faults.lost_message == 0 && faults.disturbance == 0 && !faults.loses_calls();
+        let queues = matches!(sort, Kind::Fair | Kind::FairSemaphore);
+        let bursts = heard && queues && random.chance(500);
         let denied =
             (crowded && faults.refusal > 0 && random.chance(300)).then(|| names[0].clone());
         let mut world = World {
@@ -619,6 +626,7 @@ impl World {
             names,
             hurried: crowded || random.chance(70),
             crowded,
+            bursts,
             denied,
             clients: Vec::new(),
             server: Server::new(),
@@ -647,7 +655,7 @@ impl World {
             has_forgotten: false,
             tenants: faults.tenants,
             released: BTreeMap::new(),
-            heard: faults.lost_message == 0 && faults.disturbance == 0 && !faults.loses_calls(),
+            heard,
             told_within: if faults.loses_calls() {
                 TOLD
             } else {
@@ -694,7 +702,7 @@ impl World {
             seed: random.next(),
             is_shared: |name, own| Arc::strong_count(name) > own,
         };
-        let most = if self.hurried { 8 } else { 3 };
+        let most = if self.hurried || self.bursts { 8 } else { 3 };
         let most = if self.crowded {
             random.pick(&[16, 64])
         } else {
@@ -2105,7 +2113,13 @@ impl World {
         let pause = self
             .random
             .between(1000, if self.hurried { 20_000 } else { 250_000 });
-        self.later(pause, Event::Act(place, caller));
+        let next = self.time + pause;
+        let next = if self.bursts {
+            next.next_multiple_of(BURST)
+        } else {
+            next
+        };
+        self.at(next, Event::Act(place, caller));
         self.act_once(place, caller);
     }
 
@@ -3123,18 +3137,23 @@ impl World {
                 // In a queue of permits, several may be free for one after the other. Each of them hears of its
                 // turn by a message or looks by itself.
                 let (head, fair) = (waits.0, waits.1 == Kind::FairSemaphore);
-                let is_over = |(_, before): &(u64, RequestId)| {
+                let is_over = |(_, before, _): &(u64, RequestId, Option<u64>)| {
                     fair && *before != head && !client.engine.names.waiters.contains_key(before)
                 };
                 *since = since.filter(|one| !is_over(one));
-                let (since, _) = *since.get_or_insert((self.time, head));
-                let woken = self.heard && self.released.get(name) == Some(&since);
-                let patience = if woken {
-                    WOKEN
-                } else {
-                    allowed(PATIENCE, name)
+                let queues = matches!(waits.1, Kind::Fair | Kind::FairSemaphore);
+                let (since, _, told) = since.get_or_insert((self.time, head, None));
+                // A queue on the server is told again by each call while the lock is free. The first time
+                // counts.
+                let last = self.released.get(name).copied();
+                let last = last.filter(|at| *at == *since || queues && *at > *since);
+                *told = told.or(last.filter(|_| self.heard));
+                let (since, told) = (*since, *told);
+                let end = match told {
+                    Some(at) => at.max(self.disturbed) + WOKEN,
+                    None => since.max(self.disturbed) + allowed(PATIENCE, name),
                 };
-                if self.time > since.max(self.disturbed) + patience {
+                if self.time > end {
                     stuck = Some(format!(
                         "{} waits for {name}, which is free since {since}",
                         client.uuid
