@@ -133,4 +133,4 @@ install -d "$to/share/doc/redlatch/examples"
 install -m 644 "$here"/../docs/*.{md,svg} "$to/share/doc/redlatch"
 install -m 644 "$here"/../examples/c/* "$to/share/doc/redlatch/examples"
 # Valgrind is for Linux, among the systems that there are packages for.
-if [ $library = libredlatch.so ]; then install -m 644 "$here/helgrind.supp" "$to/share/doc/redlatch"; fi
+if [ $library = libredlatch.so ]; then install -m 644 "$here"/{helgrind,memcheck,tsan}.supp "$to/share/doc/redlatch"; fi

@@ -24,7 +24,7 @@ fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// An enumeration. After its last constant there is no comma, which C89 does not allow.
+/// An enumeration. After its last constant there is no comma, which C++98 does not allow.
 fn enumeration(rows: impl Iterator<Item = (String, u8, &'static str)>) -> String {
     let rows: Vec<String> = rows
         .map(|(name, number, meaning)| {

@@ -157,6 +157,9 @@ static void by_close_and_by_force(void)
     CHECK(told.calls == 0);
     CHECK_OK(redlatch_client_close(client, 10000));
     CHECK(wait_for_calls(&told, 1) && told.reason == REDLATCH_LOST_CLOSED);
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_check(lock, 1));
+    CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_CLOSED);
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_check(lock, 2));
     redlatch_lock_free(lock);
     redlatch_lock_free(forced);
     redlatch_client_free(client);

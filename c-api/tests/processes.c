@@ -51,6 +51,107 @@ static void a_program_may_end_with_holds_and_waits(void)
     }
 }
 
+static struct {
+    redlatch_client *client;
+    redlatch_lock *held, *free;
+} at_the_end;
+
+/* REDLATCH_THREAD is still the thread that ends, after the thread-local data of the library is gone. */
+static void use_locks_at_the_end(void *unused)
+{
+    (void)unused;
+    CHECK_OK(redlatch_lock_check(at_the_end.held, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_release(at_the_end.held, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_acquire(at_the_end.free, REDLATCH_THREAD, LIMIT_MS, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_acquire(at_the_end.free, REDLATCH_THREAD, LIMIT_MS, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_check(at_the_end.free, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_release(at_the_end.free, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_release(at_the_end.free, REDLATCH_THREAD));
+    CHECK(!exists("c:end:held") && !exists("c:end:free"));
+}
+
+static void in_a_handler(void)
+{
+    use_locks_at_the_end(NULL);
+    fflush(stdout);
+    if (failed_checks != 0)
+        _exit(1);
+}
+
+static void hold_for_the_end(void)
+{
+    at_the_end.client = open_client();
+    at_the_end.held = lock_of(at_the_end.client, "c:end:held");
+    at_the_end.free = lock_of(at_the_end.client, "c:end:free");
+    CHECK_OK(redlatch_lock_acquire(at_the_end.held, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+}
+
+static void a_handler_of_atexit_is_the_thread_that_ends(void)
+{
+    pid_t child;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        failed_checks = 0;
+        hold_for_the_end();
+        CHECK(atexit(in_a_handler) == 0);
+        exit(failed_checks == 0 ? 0 : 1);
+    }
+    CHECK(outcome_of(child) == 0);
+}
+
+static pthread_key_t of_thread;
+
+static void *hold_and_end(void *unused)
+{
+    (void)unused;
+    hold_for_the_end();
+    pthread_setspecific(of_thread, &of_thread);
+    return NULL;
+}
+
+static void a_destructor_of_a_thread_is_that_thread(void)
+{
+    pthread_t thread;
+    CHECK(pthread_key_create(&of_thread, use_locks_at_the_end) == 0);
+    CHECK(pthread_create(&thread, NULL, hold_and_end, NULL) == 0);
+    pthread_join(thread, NULL);
+    pthread_key_delete(of_thread);
+    redlatch_lock_free(at_the_end.held);
+    redlatch_lock_free(at_the_end.free);
+    close_client(at_the_end.client);
+}
+
+static void acquire_at_the_end(void *lock)
+{
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, LIMIT_MS, REDLATCH_LOCK_LEASE, NULL));
+}
+
+static void *end_at_last(void *lock)
+{
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, LIMIT_MS, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
+    pthread_setspecific(of_thread, lock);
+    return NULL;
+}
+
+static void what_a_destructor_leaves_is_not_renewed(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_with(client, "c:end:left", "watchdog_lease", "1s"), *others = lock_of(client, "c:end:left");
+    pthread_t thread;
+
+    CHECK(pthread_key_create(&of_thread, acquire_at_the_end) == 0);
+    CHECK(pthread_create(&thread, NULL, end_at_last, lock) == 0);
+    pthread_join(thread, NULL);
+    pthread_key_delete(of_thread);
+    CHECK_OK(redlatch_lock_acquire(others, 1, LIMIT_MS, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(others, 1));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(others);
+    close_client(client);
+}
+
 static void closing_ends_the_waits_of_other_threads(void)
 {
     enum { THREADS = 4 };
@@ -151,5 +252,6 @@ static void failed_opens_leave_no_thread(void)
     EVENTUALLY(library_threads() == 0);
 }
 
-MAIN(TEST(a_program_may_end_with_holds_and_waits), TEST(closing_ends_the_waits_of_other_threads),
-     TEST(closing_twice_at_once), TEST(signals_belong_to_the_program), TEST(failed_opens_leave_no_thread))
+MAIN(TEST(a_program_may_end_with_holds_and_waits), TEST(a_handler_of_atexit_is_the_thread_that_ends),
+     TEST(a_destructor_of_a_thread_is_that_thread), TEST(what_a_destructor_leaves_is_not_renewed),
+     TEST(closing_ends_the_waits_of_other_threads), TEST(closing_twice_at_once), TEST(signals_belong_to_the_program), TEST(failed_opens_leave_no_thread))

@@ -15,7 +15,7 @@ use crate::credentials::{Credentials, Provider};
 use crate::driver::{
     DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink, Way,
 };
-use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
+use crate::engine::{Config, Done, Input, Lease, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
 use crate::guard::{Guard, PlainPermit, unexpected, unit};
@@ -968,11 +968,11 @@ impl Running {
     /// has to make itself, if any. Not for a forked child: see [`ClientInner::running`].
     pub(crate) fn request(
         self: &Arc<Self>,
-        request: Request,
+        mut request: Request,
         sink: Arc<dyn Sink>,
         way: Way,
     ) -> Result<(RequestId, Option<InlineCall>)> {
-        let id = self.prepare(&request);
+        let id = self.prepare(&mut request);
         // Made before, because the request is gone when the thread turns out to have ended.
         let closed = self.closed.load(Ordering::Acquire);
         let closed = closed.then(|| request.named(Error::closed()));
@@ -983,13 +983,22 @@ impl Running {
         Ok((id, call))
     }
 
-    fn prepare(self: &Arc<Self>, request: &Request) -> RequestId {
-        if let Request::Acquire { key, .. }
-        | Request::AcquireAll { key, .. }
-        | Request::Adopt { key, .. } = request
+    fn prepare(self: &Arc<Self>, request: &mut Request) -> RequestId {
+        if let Request::Acquire { key, terms, .. }
+        | Request::AcquireAll { key, terms, .. }
+        | Request::Adopt { key, terms, .. } = request
             && let OwnerKey::Thread(_) | OwnerKey::Flow { .. } = key
+            && !owner::note_thread(*key, self)
+            && terms.tied
         {
-            owner::note_thread(*key, self);
+            // Without a guard or a thread, a hold that nobody releases would be renewed for ever.
+            let fixed = |terms: &mut Terms| terms.lease = Lease::Fixed(terms.lease.duration());
+            fixed(terms);
+            if let Request::AcquireAll { parts, .. } = request {
+                let mut all = parts.to_vec();
+                all.iter_mut().for_each(|part| fixed(&mut part.terms));
+                *parts = all.into();
+            }
         }
         if let Request::Close { .. } = request {
             self.closed.store(true, Ordering::Release);

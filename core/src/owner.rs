@@ -70,53 +70,70 @@ pub(crate) trait KeyListener: Send + Sync {
     fn key_ended(&self, key: OwnerKey);
 }
 
-/// The data of a thread: its number, and the engines to tell when it ends.
-struct Thread {
-    number: u64,
-    /// How many flows it has had.
-    flows: Cell<u32>,
-    engines: RefCell<Vec<Weak<dyn KeyListener>>>,
-}
+/// The engines to tell when the thread ends.
+struct Engines(RefCell<Vec<Weak<dyn KeyListener>>>);
 
-impl Drop for Thread {
+impl Drop for Engines {
     /// The thread ends. Holds that it acquired without a guard have no owner any more, so the
     /// engines are told.
     fn drop(&mut self) {
-        for engine in self.engines.take() {
+        for engine in self.0.take() {
             if let Some(engine) = engine.upgrade() {
-                engine.key_ended(OwnerKey::Thread(self.number));
+                engine.key_ended(OwnerKey::Thread(number()));
             }
         }
     }
 }
 
 thread_local! {
-    static THREAD: Thread = Thread { number: next(), flows: Cell::default(), engines: RefCell::default() };
+    /// The number of the thread; 0 until it is drawn. Without a destructor it stays readable until
+    /// the thread is really gone: handlers of `atexit` and destructors of `pthread_key_create` run
+    /// after those of Rust.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+    /// How many flows the thread has had.
+    static FLOWS: Cell<u32> = const { Cell::new(0) };
+    static ENGINES: Engines = const { Engines(RefCell::new(Vec::new())) };
+}
+
+/// The number of the calling thread.
+fn number() -> u64 {
+    let known = NUMBER.get();
+    if known != 0 {
+        return known;
+    }
+    let drawn = next();
+    NUMBER.set(drawn);
+    drawn
 }
 
 /// Remembers the engine if `key` belongs to the calling thread, so that the engine can be told when
-/// the thread ends.
-pub(crate) fn note_thread<T: KeyListener + 'static>(key: OwnerKey, engine: &Arc<T>) {
-    // Fails only while the thread ends, and then there is nothing to remember.
-    let _ = THREAD.try_with(|thread| {
-        let mut engines = thread.engines.borrow_mut();
+/// the thread ends. Returns `false` if it belongs to a thread whose end was told already: nobody
+/// will tell what becomes of what it acquires now.
+pub(crate) fn note_thread<T: KeyListener + 'static>(key: OwnerKey, engine: &Arc<T>) -> bool {
+    if !key.belongs_to(OwnerKey::Thread(number())) {
+        return true;
+    }
+    let note = |of_thread: &Engines| {
+        let mut engines = of_thread.0.borrow_mut();
         let known = engines
             .iter()
             .any(|known| std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(engine)));
-        if key.belongs_to(OwnerKey::Thread(thread.number)) && !known {
+        if !known {
             engines.retain(|known| known.strong_count() > 0);
             let engine: Weak<T> = Arc::downgrade(engine);
             engines.push(engine);
         }
-    });
+    };
+    ENGINES.try_with(note).is_ok()
 }
 
 impl ReentryKey {
     /// The key of the calling thread: a number that is never used again, unlike the system's thread
     /// ids.
     ///
-    /// While the thread's local data is being destroyed, that number is gone, and a fresh key is
-    /// returned.
+    /// It is the same one until the thread is gone, also in handlers that run at the end of a thread
+    /// or of the program. What the thread acquires without a guard after its thread-local data was
+    /// destroyed is not renewed.
     ///
     /// # Examples
     /// ```no_run
@@ -130,25 +147,17 @@ impl ReentryKey {
     /// # }
     /// ```
     pub fn thread() -> ReentryKey {
-        THREAD
-            .try_with(|thread| ReentryKey::Thread(thread.number))
-            .unwrap_or_else(|_| ReentryKey::Thread(next()))
+        ReentryKey::Thread(number())
     }
 
     /// See [`new_flow`](crate::embed::ReentryKeyExt::new_flow).
     pub(crate) fn flow_of_this_thread() -> ReentryKey {
-        let flow = |thread: &Thread| {
-            let nth = thread.flows.get();
-            thread.flows.set(nth.wrapping_add(1));
-            ReentryKey::Flow {
-                thread: thread.number,
-                nth,
-            }
-        };
-        THREAD.try_with(flow).unwrap_or_else(|_| ReentryKey::Flow {
-            thread: next(),
-            nth: 0,
-        })
+        let nth = FLOWS.get();
+        FLOWS.set(nth.wrapping_add(1));
+        ReentryKey::Flow {
+            thread: number(),
+            nth,
+        }
     }
 
     /// See [`new_thread`](crate::embed::ReentryKeyExt::new_thread).

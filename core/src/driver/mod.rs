@@ -41,7 +41,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::engine::{self, Done, Input, Request, RequestId};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::{Counters, Event, Level, Ring};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::outbox::{News, calls, limiter, server_clock, slotmap, wanted};
@@ -227,8 +227,13 @@ impl Registry {
         self.holds().replace(Entry(cell));
     }
 
-    /// Removes a hold, unless a newer hold of the same name and key has replaced it.
+    /// Removes a hold, unless a newer hold of the same name and key has replaced it. One that ended
+    /// because the client closed stays, as there is no newer one: its key can still ask why it is
+    /// not held.
     fn end(&self, cell: &Arc<HoldCell>) {
+        if cell.told_lost() == Some(LostReason::Closed) {
+            return;
+        }
         let mut holds = self.holds();
         let entry = Entry(cell.clone());
         if holds

@@ -273,13 +273,17 @@ impl Driver {
         // A time that was set earlier stays set, even if its reason is gone, because callers count
         // on it. Otherwise each of their calls would have to set the timer anew.
         let wakes = [state.next_wake(), self.net.next_wake(), self.orphaned];
+        // `flatten().min()` is compiled to a comparison with the bytes of a `None`, whose outcome is then
+        // not used. That is correct, but Valgrind reports it in every program.
+        let never = Moment(u64::MAX);
+        let due = wakes.map(|wake| wake.unwrap_or(never)).into_iter().min();
         let Some(alarm) = &mut state.alarm else {
             return Ok(());
         };
         if std::mem::take(&mut self.fired) {
             alarm.has_fired();
         }
-        if let Some(due) = wakes.into_iter().flatten().min() {
+        if let Some(due) = due.filter(|due| *due != never) {
             alarm.set(now, due)?;
         }
         self.wakes = alarm.at();

@@ -46,6 +46,22 @@ async fn closing_releases_what_is_held_and_ends_what_waits() {
 }
 
 #[tokio::test]
+async fn a_key_is_told_that_its_client_was_closed() {
+    let world = World::new().await;
+    let (key, other) = (ReentryKey::new_task(), ReentryKey::new_task());
+    let lock = world.lock("n");
+    let options = AcquireOptions::new().key(key);
+    let guard = soon("n", lock.acquire_with(options)).await.unwrap();
+    guard.detach();
+    soon("closed", world.client.close()).await.unwrap();
+    assert_eq!(lock.hold(key).lost_reason(), Some(LostReason::Closed));
+    let error = lock.hold(key).check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    let error = lock.hold(other).check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotOwner);
+}
+
+#[tokio::test]
 async fn closing_keeps_its_limit_when_the_server_is_gone() {
     let mut world = World::new().await;
     let guard = world.lock("n").acquire().await.unwrap();
