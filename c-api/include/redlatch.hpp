@@ -37,6 +37,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,25 @@ inline void require(redlatch_status status) {
 /// A number for `owner` that no call of this function in this process gives again: for work that changes threads.
 inline std::uint64_t new_owner() noexcept { return redlatch_owner_new(); }
 
+/// An owner of a lock: the calling thread (see REDLATCH_THREAD), or a number of 64 bits without a sign, such as that of
+/// new_owner(). Other numbers are none, so that `orders.acquire(2500)`, meant as a time, does not compile: as an owner of its own
+/// each thread would be inside at once.
+class owner {
+public:
+    owner() noexcept : number_(REDLATCH_THREAD) {}
+
+    owner(std::nullptr_t) noexcept : number_(REDLATCH_THREAD) {} // the literal of REDLATCH_THREAD
+
+    template <class Number, class = typename std::enable_if<std::is_unsigned<Number>::value &&
+                                                            sizeof(Number) == sizeof(std::uint64_t)>::type>
+    owner(Number number) noexcept : number_(number) {}
+
+    std::uint64_t number() const noexcept { return number_; }
+
+private:
+    std::uint64_t number_;
+};
+
 namespace detail {
 
 struct deleter {
@@ -95,6 +115,13 @@ std::int64_t milliseconds(const std::chrono::duration<Rep, Period> &time) {
     if (whole < time)
         ++whole;
     return static_cast<std::int64_t>(whole.count());
+}
+
+// As long a wait. One of more than a hundred years, such as max(), is no limit.
+template <class Rep, class Period> std::int64_t wait(const std::chrono::duration<Rep, Period> &time) {
+    if (std::chrono::duration<double>(time) > std::chrono::hours(24 * 365 * 100))
+        return REDLATCH_FOREVER;
+    return milliseconds(time);
 }
 
 // Whether a try was granted in its time. Every other failure is thrown.
@@ -287,53 +314,53 @@ public:
     }
 
     /// Waits as long as it takes. Returns the fencing token, 0 without the option fencing.
-    std::uint64_t acquire(std::uint64_t owner = REDLATCH_THREAD) {
+    std::uint64_t acquire(redlatch::owner owner = {}) {
         return acquire_ms(owner, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE);
     }
 
-    std::uint64_t acquire(const lease &lease, std::uint64_t owner = REDLATCH_THREAD) {
+    std::uint64_t acquire(const lease &lease, redlatch::owner owner = {}) {
         return acquire_ms(owner, REDLATCH_FOREVER, lease.ms());
     }
 
     /// Waits at most this long; an error with the code REDLATCH_TIMEOUT then.
     template <class Rep, class Period>
     std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait,
-                              std::uint64_t owner = REDLATCH_THREAD) {
-        return acquire_ms(owner, detail::milliseconds(wait), REDLATCH_LOCK_LEASE);
+                              redlatch::owner owner = {}) {
+        return acquire_ms(owner, detail::wait(wait), REDLATCH_LOCK_LEASE);
     }
 
     template <class Rep, class Period>
     std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait, const lease &lease,
-                              std::uint64_t owner = REDLATCH_THREAD) {
-        return acquire_ms(owner, detail::milliseconds(wait), lease.ms());
+                              redlatch::owner owner = {}) {
+        return acquire_ms(owner, detail::wait(wait), lease.ms());
     }
 
     /// Waits until the lock is acquired, or fails with the code REDLATCH_CANCELLED.
-    std::uint64_t acquire(const canceller &canceller, std::uint64_t owner = REDLATCH_THREAD) {
+    std::uint64_t acquire(const canceller &canceller, redlatch::owner owner = {}) {
         return acquire_ms(owner, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, canceller.get());
     }
 
     template <class Rep, class Period>
     std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait, const canceller &canceller,
-                              std::uint64_t owner = REDLATCH_THREAD) {
-        return acquire_ms(owner, detail::milliseconds(wait), REDLATCH_LOCK_LEASE, canceller.get());
+                              redlatch::owner owner = {}) {
+        return acquire_ms(owner, detail::wait(wait), REDLATCH_LOCK_LEASE, canceller.get());
     }
 
 #ifdef __cpp_lib_jthread
     /// Waits until the token asks to stop. A std::jthread has such a token.
-    std::uint64_t acquire(const std::stop_token &stop, std::uint64_t owner = REDLATCH_THREAD) {
+    std::uint64_t acquire(const std::stop_token &stop, redlatch::owner owner = {}) {
         return detail::until(stop, [&](const canceller &canceller) { return acquire(canceller, owner); });
     }
 
     template <class Rep, class Period>
     std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait, const std::stop_token &stop,
-                              std::uint64_t owner = REDLATCH_THREAD) {
+                              redlatch::owner owner = {}) {
         return detail::until(stop, [&](const canceller &canceller) { return acquire_for(wait, canceller, owner); });
     }
 #endif
 
     /// Gives back the newest level; an error with the code REDLATCH_LOST if the lock was lost.
-    void release(std::uint64_t owner = REDLATCH_THREAD) { require(redlatch_lock_release(get(), owner)); }
+    void release(redlatch::owner owner = {}) { require(redlatch_lock_release(get(), owner.number())); }
 
     void lock() { acquire(); }
 
@@ -343,7 +370,7 @@ public:
     bool try_lock() { return try_ms(0); }
 
     template <class Rep, class Period> bool try_lock_for(const std::chrono::duration<Rep, Period> &wait) {
-        return try_ms(detail::milliseconds(wait));
+        return try_ms(detail::wait(wait));
     }
 
     template <class Clock, class Duration>
@@ -356,8 +383,8 @@ public:
 
     /// Makes the lock live at least this long from now.
     template <class Rep, class Period>
-    void extend(const std::chrono::duration<Rep, Period> &lease, std::uint64_t owner = REDLATCH_THREAD) {
-        require(redlatch_lock_extend(get(), owner, detail::milliseconds(lease)));
+    void extend(const std::chrono::duration<Rep, Period> &lease, redlatch::owner owner = {}) {
+        require(redlatch_lock_extend(get(), owner.number(), detail::milliseconds(lease)));
     }
 
     /// Frees the lock if this is its value, in whatever process it was acquired.
@@ -408,22 +435,22 @@ public:
         return found;
     }
 
-    bool is_held(std::uint64_t owner = REDLATCH_THREAD) const noexcept { return redlatch_lock_is_held(get(), owner); }
+    bool is_held(redlatch::owner owner = {}) const noexcept { return redlatch_lock_is_held(get(), owner.number()); }
 
     /// Throws why the lock is not held, if it is not.
-    void check(std::uint64_t owner = REDLATCH_THREAD) const { require(redlatch_lock_check(get(), owner)); }
+    void check(redlatch::owner owner = {}) const { require(redlatch_lock_check(get(), owner.number())); }
 
     /// How long the lock can be relied on if nothing more is heard from Redis.
-    std::chrono::milliseconds remaining(std::uint64_t owner = REDLATCH_THREAD) const noexcept {
-        return std::chrono::milliseconds(redlatch_lock_remaining_ms(get(), owner));
+    std::chrono::milliseconds remaining(redlatch::owner owner = {}) const noexcept {
+        return std::chrono::milliseconds(redlatch_lock_remaining_ms(get(), owner.number()));
     }
 
-    std::uint32_t hold_count(std::uint64_t owner = REDLATCH_THREAD) const noexcept {
-        return redlatch_lock_hold_count(get(), owner);
+    std::uint32_t hold_count(redlatch::owner owner = {}) const noexcept {
+        return redlatch_lock_hold_count(get(), owner.number());
     }
 
-    std::uint64_t fencing_token(std::uint64_t owner = REDLATCH_THREAD) const noexcept {
-        return redlatch_lock_fencing_token(get(), owner);
+    std::uint64_t fencing_token(redlatch::owner owner = {}) const noexcept {
+        return redlatch_lock_fencing_token(get(), owner.number());
     }
 
     /// Calls `told` for every loss from now on; an empty function stops it. Not to be called from `told` itself.
@@ -474,10 +501,10 @@ private:
         self_->handle.reset(made);
     }
 
-    std::uint64_t acquire_ms(std::uint64_t owner, std::int64_t wait_ms, std::int64_t lease_ms,
+    std::uint64_t acquire_ms(redlatch::owner owner, std::int64_t wait_ms, std::int64_t lease_ms,
                              redlatch_canceller *canceller = nullptr) {
         std::uint64_t token = 0;
-        require(redlatch_lock_acquire_cancellable(get(), owner, wait_ms, lease_ms, canceller, &token));
+        require(redlatch_lock_acquire_cancellable(get(), owner.number(), wait_ms, lease_ms, canceller, &token));
         return token;
     }
 
@@ -492,25 +519,25 @@ private:
 /// but the thread that releases must be the owner: give an owner of its own to a guard that goes to another thread.
 class lock_guard {
 public:
-    explicit lock_guard(mutex &mutex, std::uint64_t owner = REDLATCH_THREAD)
-        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(owner)) {}
+    explicit lock_guard(mutex &mutex, redlatch::owner owner = {})
+        : lock_(mutex.get()), owner_(owner.number()), token_(mutex.acquire(owner)) {}
 
     /// Waits at most this long; an error with the code REDLATCH_TIMEOUT then.
     template <class Rep, class Period>
-    lock_guard(mutex &mutex, const std::chrono::duration<Rep, Period> &wait, std::uint64_t owner = REDLATCH_THREAD)
-        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire_for(wait, owner)) {}
+    lock_guard(mutex &mutex, const std::chrono::duration<Rep, Period> &wait, redlatch::owner owner = {})
+        : lock_(mutex.get()), owner_(owner.number()), token_(mutex.acquire_for(wait, owner)) {}
 
     /// With a lease of its own.
-    lock_guard(mutex &mutex, const lease &lease, std::uint64_t owner = REDLATCH_THREAD)
-        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(lease, owner)) {}
+    lock_guard(mutex &mutex, const lease &lease, redlatch::owner owner = {})
+        : lock_(mutex.get()), owner_(owner.number()), token_(mutex.acquire(lease, owner)) {}
 
     /// Waits until the canceller is cancelled; an error with the code REDLATCH_CANCELLED then.
-    lock_guard(mutex &mutex, const canceller &canceller, std::uint64_t owner = REDLATCH_THREAD)
-        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(canceller, owner)) {}
+    lock_guard(mutex &mutex, const canceller &canceller, redlatch::owner owner = {})
+        : lock_(mutex.get()), owner_(owner.number()), token_(mutex.acquire(canceller, owner)) {}
 
 #ifdef __cpp_lib_jthread
-    lock_guard(mutex &mutex, const std::stop_token &stop, std::uint64_t owner = REDLATCH_THREAD)
-        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(stop, owner)) {}
+    lock_guard(mutex &mutex, const std::stop_token &stop, redlatch::owner owner = {})
+        : lock_(mutex.get()), owner_(owner.number()), token_(mutex.acquire(stop, owner)) {}
 #endif
 
     lock_guard(lock_guard &&other) noexcept
@@ -715,7 +742,7 @@ public:
     bool try_acquire() { return try_ms(0); }
 
     template <class Rep, class Period> bool try_acquire_for(const std::chrono::duration<Rep, Period> &wait) {
-        return try_ms(detail::milliseconds(wait));
+        return try_ms(detail::wait(wait));
     }
 
     template <class Clock, class Duration>
@@ -724,10 +751,26 @@ public:
     }
 
     /// Gives `permits` permits back that acquire() and the like took, the newest first; an error with the code
-    /// REDLATCH_NOT_OWNER if there are none.
+    /// REDLATCH_NOT_OWNER if there are none. All are given back, also those after one that was lost; the first error is thrown.
     void release(std::ptrdiff_t permits = 1) {
-        for (; permits > 0; --permits)
-            require(redlatch_lock_release(get(), taken_->newest()));
+        if (permits < 0)
+            throw error(REDLATCH_INVALID_ARGUMENT, 0, "permits is negative; give back 0 or more");
+        std::unique_ptr<error> first;
+        for (; permits > 0; --permits) {
+            const std::uint64_t owner = taken_->newest();
+            try {
+                if (owner == REDLATCH_THREAD)
+                    throw error(REDLATCH_NOT_OWNER, 0, "this semaphore has no permit to give back; acquire() first");
+                require(redlatch_lock_release(get(), owner));
+            } catch (const error &failed) {
+                if (!first)
+                    first.reset(new error(failed));
+            }
+            if (owner == REDLATCH_THREAD)
+                break;
+        }
+        if (first)
+            throw error(*first);
     }
 
     /// Takes a permit and gives it back at the end of the guard's scope.
@@ -766,10 +809,11 @@ private:
             owners.push_back(owner);
         }
 
+        // REDLATCH_THREAD if there is none.
         std::uint64_t newest() {
             const std::lock_guard<std::mutex> alone(own);
             if (owners.empty())
-                throw error(REDLATCH_NOT_OWNER, 0, "this semaphore has no permit to give back; acquire() first");
+                return REDLATCH_THREAD;
             const std::uint64_t owner = owners.back();
             owners.pop_back();
             return owner;
@@ -826,7 +870,7 @@ public:
 
     template <class Rep, class Period>
     bool try_acquire_for(const std::chrono::duration<Rep, Period> &wait, std::uint32_t permits = 1) {
-        return try_ms(permits, detail::milliseconds(wait));
+        return try_ms(permits, detail::wait(wait));
     }
 
     template <class Clock, class Duration>
@@ -966,7 +1010,7 @@ public:
 
     /// Waits at most this long; whether the count got to 0.
     template <class Rep, class Period> bool wait_for(const std::chrono::duration<Rep, Period> &wait) const {
-        return try_ms(detail::milliseconds(wait));
+        return try_ms(detail::wait(wait));
     }
 
     template <class Clock, class Duration>

@@ -1,6 +1,7 @@
 //! The face for event loops: what was started, and what came of it.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -59,11 +60,25 @@ pub const REDLATCH_EVENT_NUMBER: i32 = 15;
 #[derive(Default)]
 pub(crate) struct Events {
     queue: Option<Arc<CompletionQueue<Awaited>>>,
+    /// Calls under way, and those whose event was not taken, by their tags.
+    known: HashMap<u64, Known>,
+    /// The number of what was started last.
+    last: u64,
+}
+
+/// Something that is known by its tag.
+struct Known {
+    number: u64,
+    ticket: u64,
+    handle: Option<Weak<Handle>>,
+    is_wait: bool,
 }
 
 /// Something that becomes an event. Freeing its handle forgets it.
 struct Awaited {
     tag: u64,
+    /// Its number among what was started; 0 for a loss.
+    number: u64,
     /// None for an operation of the client.
     handle: Option<Weak<Handle>>,
     what: What,
@@ -100,24 +115,29 @@ impl Awaited {
     fn new(handle: &Arc<Handle>, tag: u64, what: What) -> Awaited {
         Awaited {
             tag,
+            number: 0,
             handle: Some(Arc::downgrade(handle)),
             what,
         }
     }
 
-    /// Whether this is a wait through this handle that can be cancelled.
-    fn waits(&self, handle: &Arc<Handle>) -> bool {
-        let is_its = |of: &Weak<_>| ptr::addr_eq(of.as_ptr(), Arc::as_ptr(handle));
+    /// Whether this is a wait that can be cancelled.
+    fn is_wait(&self) -> bool {
         matches!(self.what, What::Acquire { .. } | What::Wait(_))
-            && self.handle.as_ref().is_some_and(is_its)
     }
+}
 
-    /// Whether its handle was freed.
+impl Known {
+    /// Whether its handle was freed: then its tag is free.
     fn is_gone(&self) -> bool {
         self.handle
             .as_ref()
             .is_some_and(|of| of.strong_count() == 0)
     }
+}
+
+fn is_of(known: Option<&Weak<Handle>>, handle: &Arc<Handle>) -> bool {
+    known.is_some_and(|of| ptr::addr_eq(of.as_ptr(), Arc::as_ptr(handle)))
 }
 
 /// One event, as C gets it.
@@ -149,37 +169,71 @@ impl Events {
 
     /// A tag means one thing at a time, so that cancelling is clear.
     fn refuse_known(&mut self, tag: u64) -> Result<()> {
-        let is_known = |known: &Awaited| {
-            known.tag == tag && !matches!(known.what, What::Loss) && !known.is_gone()
-        };
-        let unless_known = |known: &Awaited| if is_known(known) { Err(()) } else { Ok(()) };
-        self.queue()?.try_each(unless_known).map_err(|()| {
-            let text = format!(
-                "tag {tag} is under way already; give another one, or take its event first"
-            );
-            Error::new(ErrorKind::InvalidArgument, text)
-        })
+        if self.known.get(&tag).is_none_or(Known::is_gone) {
+            return Ok(());
+        }
+        let text =
+            format!("tag {tag} is under way already; give another one, or take its event first");
+        Err(Error::new(ErrorKind::InvalidArgument, text))
     }
 
     /// Sends an operation whose answer becomes an event.
-    fn start<T>(&mut self, awaited: Awaited, operation: Operation<T>) -> Result<()> {
-        operation.deliver_to(&self.queue()?, awaited);
+    fn start<T>(&mut self, mut awaited: Awaited, operation: Operation<T>) -> Result<()> {
+        let queue = self.queue()?;
+        self.last += 1;
+        awaited.number = self.last;
+        let (tag, handle, is_wait) = (awaited.tag, awaited.handle.clone(), awaited.is_wait());
+        let known = Known {
+            number: awaited.number,
+            ticket: operation.deliver_to(&queue, awaited),
+            handle,
+            is_wait,
+        };
+        self.known.insert(tag, known);
         Ok(())
+    }
+
+    /// Frees a tag, unless it means something newer by now.
+    fn free(&mut self, tag: u64, number: u64) {
+        if self
+            .known
+            .get(&tag)
+            .is_some_and(|known| known.number == number)
+        {
+            self.known.remove(&tag);
+        }
     }
 
     /// Cancels a wait; false if its event waits or was taken, or there is none of this tag.
     pub(crate) fn cancel(&mut self, handle: &Arc<Handle>, tag: u64) -> bool {
-        self.queue.as_ref().is_some_and(|queue| {
-            let found = queue.find(|known| known.tag == tag && known.waits(handle));
-            found.is_some_and(|ticket| queue.cancel(ticket) == Cancelled::Yes)
-        })
+        let (Some(queue), Some(known)) = (&self.queue, self.known.get(&tag)) else {
+            return false;
+        };
+        let cancelled = known.is_wait
+            && is_of(known.handle.as_ref(), handle)
+            && queue.cancel(known.ticket) == Cancelled::Yes;
+        if cancelled {
+            self.known.remove(&tag);
+        }
+        cancelled
     }
 
     /// Forgets the waits of a handle that is freed; what they were granted meanwhile is released. A
     /// release goes on.
     pub(crate) fn forget(&mut self, handle: &Arc<Handle>) {
-        if let Some(queue) = &self.queue {
-            queue.forget_all(|known| known.waits(handle));
+        let Some(queue) = self.queue.clone() else {
+            return;
+        };
+        let mut forgotten = Vec::new();
+        queue.forget_all(|known| {
+            let is_its = known.is_wait() && is_of(known.handle.as_ref(), handle);
+            if is_its {
+                forgotten.push((known.tag, known.number));
+            }
+            is_its
+        });
+        for (tag, number) in forgotten {
+            self.free(tag, number);
         }
     }
 
@@ -204,6 +258,7 @@ impl Events {
         }: Completion<Awaited>,
     ) -> Option<Event> {
         let tag = known.tag;
+        self.free(tag, known.number);
         let lock = match known.handle {
             Some(of) => of.upgrade()?.downcast::<redlatch_lock>().ok(),
             None => None,
@@ -313,7 +368,13 @@ pub(crate) fn start_of<T>(
     operation: Operation<T>,
 ) -> Result<()> {
     let handle = handle.as_ref().map(Arc::downgrade);
-    events_for(client, tag)?.start(Awaited { tag, handle, what }, operation)
+    let awaited = Awaited {
+        tag,
+        number: 0,
+        handle,
+        what,
+    };
+    events_for(client, tag)?.start(awaited, operation)
 }
 
 /// The events of the client, if the tag is free.
@@ -688,7 +749,13 @@ pub unsafe extern "C" fn redlatch_client_close_start(
         let mut events = events_for(&client, tag)?;
         let (handle, what) = (None, What::Close(limit));
         let operation = client.core.close_within(limit);
-        events.start(Awaited { tag, handle, what }, operation)
+        let awaited = Awaited {
+            tag,
+            number: 0,
+            handle,
+            what,
+        };
+        events.start(awaited, operation)
     })
 }
 

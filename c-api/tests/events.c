@@ -515,7 +515,30 @@ static void ten_thousand_cancels_leave_nothing(void)
     close_client(clients[1]);
 }
 
-MAIN(TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(questions_and_changes_are_events),
+static void many_pending_calls_are_found_by_their_tags(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:many");
+    int64_t began = now_ms();
+    int count = scaled(40000), ended = 0;
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    for (int i = 0; i < count; i++)
+        ended += redlatch_lock_acquire_start(lock, 10 + (uint64_t)i, REDLATCH_FOREVER, 0, (uint64_t)i) != REDLATCH_OK;
+    CHECK(ended == 0);
+    for (int i = 0; i < count; i++) {
+        bool cancelled = false;
+        redlatch_lock_acquire_cancel(lock, (uint64_t)i, &cancelled);
+        ended += cancelled ? 1 : 0;
+    }
+    CHECK(ended == count);
+    CHECK(now_ms() - began < LIMIT_MS); /* 50 s when each call looked at all tags */
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+MAIN(TEST(many_pending_calls_are_found_by_their_tags), TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(questions_and_changes_are_events),
      TEST(tokens_are_events), TEST(permits_are_events),
      TEST(a_new_client_connects_when_it_is_used), TEST(closing_is_an_event), TEST(a_loss_is_an_event),
      TEST(a_tag_means_one_thing), TEST(a_freed_lock_gives_no_event),

@@ -36,6 +36,7 @@ template <class F> redlatch_status thrown_by(F call) {
 }
 
 const std::chrono::seconds LIMIT(30);
+constexpr std::uint64_t SECOND = 2; // an owner
 
 void handles_move_and_do_not_copy() {
     static_assert(!std::is_copy_constructible<redlatch::client>::value, "");
@@ -148,7 +149,7 @@ void the_standard_library_can_use_it() {
 void a_guard_may_go_to_another_thread() {
     redlatch::client client;
     redlatch::mutex mutex(client, "cpp:go");
-    redlatch::lock_guard guard(mutex, 77);
+    redlatch::lock_guard guard(mutex, std::uint64_t(77));
     std::thread([&] {
         redlatch::lock_guard mine(std::move(guard));
         CHECK(mine.is_held());
@@ -267,15 +268,15 @@ void a_loss_calls_what_it_captured() {
             calls++;
         });
         redlatch::mutex moved(std::move(mutex)); // still registered
-        moved.acquire(5);
+        moved.acquire(std::uint64_t(5));
         moved.force_release();
         for (auto give_up = std::chrono::steady_clock::now() + LIMIT;
              calls == 0 && std::chrono::steady_clock::now() < give_up;)
             std::this_thread::yield();
         CHECK(calls == 1 && reason == REDLATCH_LOST_FORCED);
-        CHECK(thrown_by([&] { moved.release(5); }) == REDLATCH_LOST);
+        CHECK(thrown_by([&] { moved.release(std::uint64_t(5)); }) == REDLATCH_LOST);
         moved.on_lost(nullptr);
-        moved.acquire(5);
+        moved.acquire(std::uint64_t(5));
         moved.force_release();
     }
     client.close();
@@ -306,15 +307,15 @@ void another_thread_ends_a_wait() {
     static_assert(std::is_nothrow_move_constructible<redlatch::canceller>::value, "");
     redlatch::client client;
     redlatch::mutex mutex(client, "cpp:cancel");
-    redlatch::lock_guard held(mutex, 1);
+    redlatch::lock_guard held(mutex, std::uint64_t(1));
     const redlatch::canceller canceller, guarded, timed;
     CHECK(!canceller.is_cancelled());
-    CHECK(cancelled_by(client, [&] { mutex.acquire(canceller, 2); }, [&] { canceller.cancel(); }) ==
+    CHECK(cancelled_by(client, [&] { mutex.acquire(canceller, SECOND); }, [&] { canceller.cancel(); }) ==
           REDLATCH_CANCELLED);
     CHECK(canceller.is_cancelled());
-    CHECK(cancelled_by(client, [&] { redlatch::lock_guard never(mutex, guarded, 2); }, [&] { guarded.cancel(); }) ==
+    CHECK(cancelled_by(client, [&] { redlatch::lock_guard never(mutex, guarded, SECOND); }, [&] { guarded.cancel(); }) ==
           REDLATCH_CANCELLED);
-    CHECK(cancelled_by(client, [&] { mutex.acquire_for(std::chrono::hours(1), timed, 2); }, [&] { timed.cancel(); }) ==
+    CHECK(cancelled_by(client, [&] { mutex.acquire_for(std::chrono::hours(1), timed, SECOND); }, [&] { timed.cancel(); }) ==
           REDLATCH_CANCELLED);
     held.release();
     const redlatch::canceller unused;
@@ -326,21 +327,21 @@ void another_thread_ends_a_wait() {
 void a_stop_token_ends_a_wait() {
     redlatch::client client;
     redlatch::mutex mutex(client, "cpp:stop");
-    redlatch::lock_guard held(mutex, 1);
+    redlatch::lock_guard held(mutex, std::uint64_t(1));
     redlatch_status status = REDLATCH_OK;
-    std::jthread thread([&](const std::stop_token &stop) { status = thrown_by([&] { mutex.acquire(stop, 2); }); });
+    std::jthread thread([&](const std::stop_token &stop) { status = thrown_by([&] { mutex.acquire(stop, SECOND); }); });
     while (waiting(client) == 0)
         std::this_thread::yield();
     thread.request_stop();
     thread.join();
     CHECK(status == REDLATCH_CANCELLED);
     std::stop_source source;
-    CHECK(cancelled_by(client, [&] { mutex.acquire_for(std::chrono::hours(1), source.get_token(), 2); },
+    CHECK(cancelled_by(client, [&] { mutex.acquire_for(std::chrono::hours(1), source.get_token(), SECOND); },
                        [&] { source.request_stop(); }) == REDLATCH_CANCELLED);
     // It was stopped before the wait began.
-    CHECK(thrown_by([&] { redlatch::lock_guard never(mutex, source.get_token(), 2); }) == REDLATCH_CANCELLED);
+    CHECK(thrown_by([&] { redlatch::lock_guard never(mutex, source.get_token(), SECOND); }) == REDLATCH_CANCELLED);
     held.release();
-    redlatch::lock_guard granted(mutex, std::stop_token(), 2);
+    redlatch::lock_guard granted(mutex, std::stop_token(), SECOND);
     CHECK(granted.is_held());
 }
 #endif
@@ -401,6 +402,51 @@ void a_semaphore_has_so_many_owners_as_permits() {
     CHECK(thrown_by([&] { here.waiters(); }) == REDLATCH_INVALID_ARGUMENT); // it is not fair
     there.set_limit(5);
     CHECK(here.available() == 5);
+}
+
+void a_release_of_several_permits_gives_all_back() {
+    redlatch::client client;
+    redlatch::semaphore permits(client, "cpp:several", 3);
+    for (int i = 0; i < 3; i++)
+        permits.acquire();
+    CHECK(redlatch_lock_force_release(permits.get(), nullptr) == REDLATCH_OK);
+    CHECK(thrown_by([&] { permits.release(3); }) == REDLATCH_LOST);
+    CHECK(thrown_by([&] { permits.release(); }) == REDLATCH_NOT_OWNER); // none is left to give back
+    CHECK(thrown_by([&] { permits.release(-3); }) == REDLATCH_INVALID_ARGUMENT);
+}
+
+template <class Number, class = void> struct takes : std::false_type {};
+template <class Number>
+struct takes<Number, decltype(void(std::declval<redlatch::mutex &>().acquire(std::declval<Number>())))> : std::true_type {};
+
+void a_bare_number_is_no_owner() {
+    static_assert(!takes<int>::value && !takes<long>::value && !takes<unsigned>::value && !takes<double>::value, "");
+    static_assert(!std::is_constructible<redlatch::lock_guard, redlatch::mutex &, int>::value, "");
+    static_assert(takes<std::uint64_t>::value && takes<redlatch::owner>::value, "");
+    static_assert(std::is_constructible<redlatch::lock_guard, redlatch::mutex &, std::uint64_t>::value, "");
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:thread");
+    mutex.acquire(REDLATCH_THREAD);
+    CHECK(mutex.is_held() && mutex.is_held(redlatch::owner()));
+    mutex.release();
+}
+
+void a_wait_of_max_is_for_ever() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:max");
+    CHECK(mutex.try_lock_for(std::chrono::hours::max()));
+    CHECK(mutex.try_lock_until(std::chrono::steady_clock::time_point::max()));
+    CHECK(mutex.try_lock_until(std::chrono::system_clock::time_point::max()));
+    mutex.acquire_for(std::chrono::milliseconds::max());
+    CHECK(mutex.hold_count() == 4);
+    CHECK(thrown_by([&] { mutex.extend(std::chrono::hours::max()); }) == REDLATCH_INVALID_ARGUMENT);
+    for (int i = 0; i < 4; i++)
+        mutex.unlock();
+    redlatch::plain_semaphore seats(client, "cpp:max:seats");
+    seats.try_set_permits(1);
+    CHECK(seats.try_acquire_for(std::chrono::hours::max()));
+    seats.release();
+    CHECK(redlatch::latch(client, "cpp:max:latch").wait_for(std::chrono::hours::max()));
 }
 
 void counters_have_no_owner() {
@@ -490,6 +536,9 @@ int main() {
         {"errors_have_code_and_text", errors_have_code_and_text},
         {"a_lease_is_for_one_acquisition", a_lease_is_for_one_acquisition},
         {"a_lazy_client_connects_when_it_is_used", a_lazy_client_connects_when_it_is_used},
+        {"a_release_of_several_permits_gives_all_back", a_release_of_several_permits_gives_all_back},
+        {"a_bare_number_is_no_owner", a_bare_number_is_no_owner},
+        {"a_wait_of_max_is_for_ever", a_wait_of_max_is_for_ever},
         {"a_new_owner_is_nobody_else", a_new_owner_is_nobody_else},
         {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
         {"events_call_what_was_captured", events_call_what_was_captured},

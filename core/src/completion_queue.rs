@@ -269,15 +269,6 @@ impl<T: Send + 'static> CompletionQueue<T> {
         asked.iter().for_each(|(_, (_, pending))| pending.cancel());
     }
 
-    /// The ticket of an operation without an answer that has such a tag.
-    pub fn find(&self, mut is_it: impl FnMut(&T) -> bool) -> Option<u64> {
-        let state = self.state()?;
-        let mut asked = state.asked.iter();
-        asked
-            .find(|(_, (tag, _))| is_it(tag))
-            .map(|(ticket, _)| *ticket)
-    }
-
     /// Calls `visit` for the tag of every operation without an answer and of every entry, until it
     /// fails. `visit` must not use the queue.
     ///

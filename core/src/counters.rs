@@ -221,7 +221,7 @@ impl PlainSemaphore {
         })
     }
 
-    pub(crate) fn take<T>(
+    pub(crate) fn take<T: 'static>(
         &self,
         permits: usize,
         wait: Option<Duration>,

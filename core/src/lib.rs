@@ -102,6 +102,7 @@
 //! thread works in every child.
 // Files of `sys` need it and say why.
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod blocking;
 mod canceller;
@@ -110,6 +111,7 @@ mod completion_queue;
 mod counters;
 mod credentials;
 mod driver;
+#[doc(hidden)] // for bindings; it may change in any release
 pub mod embed;
 #[doc(hidden)] // reached as `embed::exit`
 pub mod exit;
@@ -132,6 +134,7 @@ mod shared_call;
 mod support;
 mod sys;
 #[cfg(feature = "testing")]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
 mod tuning;
 mod wake_list;

@@ -256,7 +256,7 @@ impl Lock {
         Some((parts.iter().map(part).collect(), parts.len()))
     }
 
-    pub(crate) fn acquire_as<T>(
+    pub(crate) fn acquire_as<T: 'static>(
         &self,
         options: AcquireOptions,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,

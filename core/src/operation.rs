@@ -18,7 +18,7 @@ use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result, Thing};
 use crate::guard::{Guard, PlainPermit, spent};
 use crate::hold::HoldCell;
-use crate::log::Span;
+use crate::log::{self, Span};
 use crate::parking::ParkingGroup;
 use crate::wake_list::{DeferredWakers, WakeList};
 use crate::yield_budget::YieldBudget;
@@ -421,8 +421,24 @@ impl<T> Operation<T> {
         })
     }
 
-    /// The same operation, polled inside this span.
-    pub(crate) fn in_span(mut self, span: Span) -> Self {
+    /// The same operation, polled inside this span, which is told what came of it.
+    pub(crate) fn in_span(mut self, span: Span) -> Self
+    where
+        T: 'static,
+    {
+        if let Some(began) = log::began(&span)
+            && let Some(finish) = self.finish.take()
+        {
+            let of = span.clone();
+            self.finish = Some(Box::new(move |outcome| {
+                let failed = match &outcome {
+                    Outcome::Failed(error) => Some(error.kind()),
+                    _ => None,
+                };
+                log::ended(&of, began, failed);
+                finish(outcome)
+            }));
+        }
         self.span = span;
         self
     }

@@ -157,7 +157,8 @@ const YEAR: Duration = secs(365 * 24 * 3600);
 const LEASE: Type = time(ms(100), DAY);
 
 /// A wait of more than a hundred years is a wait without a limit.
-const WAIT: Type = time(Duration::ZERO, secs(100 * YEAR.as_secs()));
+const LONGEST_WAIT: Duration = secs(100 * YEAR.as_secs());
+const WAIT: Type = time(Duration::ZERO, LONGEST_WAIT);
 
 /// Declares the options of one struct: fields with their defaults, setters, and rows of the table.
 ///
@@ -485,10 +486,11 @@ impl AcquireOptions {
         Self::default()
     }
 
-    /// Waits at most this long; zero tries once.
+    /// Waits at most this long; zero tries once. More than a hundred years, such as `Duration::MAX`,
+    /// is no limit.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
+        self.wait = (wait <= LONGEST_WAIT).then_some(wait);
         self
     }
 
@@ -1056,12 +1058,7 @@ mod tests {
                 .validate_for(&LockOptions::new().kind(Kind::Simple))
                 .is_err()
         );
-        assert!(
-            AcquireOptions::new()
-                .wait(Duration::MAX)
-                .validate_for(&LockOptions::new().kind(Kind::Simple))
-                .is_err()
-        );
+        assert_eq!(AcquireOptions::new().wait(Duration::MAX).wait, None);
         assert!(
             ClientOptions::new()
                 .client_name("two words")

@@ -132,8 +132,8 @@ impl ReentryKey {
     /// ids.
     ///
     /// It is the same one until the thread is gone, also in handlers that run at the end of a thread
-    /// or of the program. What the thread acquires without a guard after its thread-local data was
-    /// destroyed is not renewed.
+    /// or of the program. After the thread-local data was destroyed, a hold that the thread acquires
+    /// without a guard is not renewed.
     ///
     /// # Examples
     /// ```no_run

@@ -49,6 +49,23 @@ impl Visit for Fields {
     fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
 }
 
+/// The fields that a span gets at its end.
+#[derive(Default)]
+struct Outcome(String);
+
+impl Visit for Outcome {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        assert_eq!(field.name(), "outcome");
+        value.clone_into(&mut self.0);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        assert!(field.name() == "waited_ms" && value >= 0.0);
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+}
+
 impl Subscriber for Told {
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
@@ -71,7 +88,16 @@ impl Subscriber for Told {
         self.tell(&fields.kind, &fields);
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record(&self, _: &Id, record: &Record<'_>) {
+        let mut outcome = Outcome::default();
+        record.record(&mut outcome);
+        let what = if outcome.0.is_empty() {
+            "waited"
+        } else {
+            &outcome.0
+        };
+        self.tell(&format!("span: {what}"), &Fields::default());
+    }
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
@@ -91,12 +117,21 @@ fn a_subscriber_gets_spans_and_events_if_it_follows_them() {
     FOLLOWS.store(true, Ordering::SeqCst);
     pair("followed");
     let mut awaited = vec!["acquire", "acquired", "released"];
+    let mut ends = 0;
     while let Some(next) = awaited.first() {
         let (what, lock) = told.recv_timeout(LIMIT).unwrap();
         assert_ne!(lock, "quiet");
+        ends += u32::from(what == "span: acquired");
         if what == *next {
             assert_eq!(lock, "followed");
             awaited.remove(0);
         }
     }
+    assert_eq!(ends, 1, "the span has its outcome");
+    let lock = client.lock("followed").unwrap();
+    let guard = lock.acquire().wait().unwrap();
+    assert!(lock.try_acquire().wait().unwrap().is_none());
+    let refused = || told.recv_timeout(LIMIT).unwrap().0 == "span: timeout";
+    while !refused() {}
+    drop(guard);
 }

@@ -337,6 +337,7 @@ impl Error {
         }))
     }
 
+    #[doc(hidden)]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
@@ -349,12 +350,14 @@ impl Error {
         Self::new(ErrorKind::Unavailable, text)
     }
 
+    #[doc(hidden)]
     pub fn lost(lock: &Arc<str>, reason: LostReason) -> Self {
         Self::from(reason).on(lock)
     }
 
     /// The loss, for a re-entry key that acquires the lock again before it has released the lost
     /// levels.
+    #[doc(hidden)]
     pub fn lost_before(lock: &Arc<str>, reason: LostReason) -> Self {
         let mut error = Self::lost(lock, reason);
         error.0.message = format!(
@@ -374,6 +377,7 @@ impl Error {
     }
 
     /// The caller reads, and asks for the write side of the same lock.
+    #[doc(hidden)]
     pub fn upgrade() -> Self {
         let text = "the caller has the read lock and would wait for itself: release the read lock first, or acquire the \
                     write lock before the read lock";
@@ -396,6 +400,7 @@ impl Error {
     }
 
     /// The caller has no hold on the lock.
+    #[doc(hidden)]
     pub fn not_held() -> Self {
         let text = "the caller does not hold this lock; release, extend or check it with the thread, task or key that \
                     acquired it, before its release and before that thread or task ends";
@@ -403,6 +408,7 @@ impl Error {
     }
 
     /// `what` (a level, a hold) has been released already.
+    #[doc(hidden)]
     pub fn released_before(what: &str) -> Self {
         Self::new(
             ErrorKind::NotOwner,
@@ -474,6 +480,7 @@ impl Error {
     }
 
     /// Adds the name of the lock that the error concerns.
+    #[doc(hidden)]
     pub fn on(mut self, lock: &Arc<str>) -> Self {
         self.0.lock = Some(lock.clone());
         self
@@ -489,6 +496,7 @@ impl Error {
 
     /// Adds the name of the operation that failed.
     #[must_use]
+    #[doc(hidden)]
     pub fn during(mut self, operation: &'static str) -> Self {
         self.0.operation = Some(operation);
         self
@@ -549,6 +557,7 @@ impl Error {
 
     /// The same error with the names of options in another spelling, for other languages.
     #[must_use]
+    #[doc(hidden)]
     pub fn spelled<S: AsRef<str>>(mut self, spell: impl Fn(&'static str) -> S) -> Self {
         if let Some(fault) = &self.0.option {
             self.0.message = fault.text(spell);

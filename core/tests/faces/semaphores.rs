@@ -184,13 +184,7 @@ async fn permits_of_a_dead_owner_come_back() {
     let _: u64 = world.command(&["ZADD", "{s}:timeout", "922337203685477", "fedcba9876543210"]);
     let semaphore = world.semaphore(0);
     let permits = semaphore.permits().await.unwrap();
-    assert_eq!(
-        permits,
-        Permits {
-            available: 1,
-            limit: 2
-        }
-    );
+    assert_eq!((permits.available, permits.limit), (1, 2));
     let guard = semaphore.try_acquire().await.unwrap().expect("that one");
     assert_eq!(world.counts(), (0, 2));
     let holders = semaphore.as_lock().holders().await.unwrap();
@@ -208,11 +202,7 @@ async fn permits_of_a_dead_owner_come_back() {
 async fn the_number_of_permits_can_change() {
     let world = World::new().await;
     let semaphore = world.semaphore(2);
-    let none = Permits {
-        available: 0,
-        limit: 0,
-    };
-    assert_eq!(semaphore.permits().await.unwrap(), none);
+    assert_eq!(semaphore.permits().await.unwrap(), Permits::default());
     let two = semaphore.acquire_many(2).await.unwrap();
     let waits = tokio::spawn(semaphore.acquire());
     eventually("it waits", || world.client.stats().waiting == 1).await;

@@ -313,14 +313,11 @@ async fn a_queue_keeps_the_tag_while_it_is_needed() {
     let guard = lock.acquire().await.unwrap();
     let tags = [1, 2, 3].map(Arc::new);
     let uses = || tags.each_ref().map(Arc::strong_count);
-    let [first, ..] = tags
-        .each_ref()
-        .map(|tag| lock.acquire().deliver_to(&queue, tag.clone()));
+    for tag in &tags {
+        lock.acquire().deliver_to(&queue, tag.clone());
+    }
     eventually("all three wait", || world.client.stats().waiting == 3).await;
-    assert_eq!(
-        (queue.find(|tag| **tag == 1), uses()),
-        (Some(first), [2, 2, 2])
-    );
+    assert_eq!(uses(), [2, 2, 2]);
     queue.forget_all(|tag| **tag == 2);
     eventually("one was forgotten", || world.client.stats().waiting == 2).await;
     assert_eq!(uses(), [2, 1, 2]);
@@ -331,10 +328,7 @@ async fn a_queue_keeps_the_tag_while_it_is_needed() {
         }
         tokio::task::yield_now().await;
     };
-    assert_eq!(
-        (granted.tag.as_ref(), queue.find(|tag| **tag == 1)),
-        (&1, None)
-    );
+    assert_eq!(granted.tag.as_ref(), &1);
     queue.close();
     eventually("nothing waits", || world.client.stats().waiting == 0).await;
     drop(granted.tag);

@@ -422,6 +422,7 @@ pub enum Reply {
 
 /// How many permits a semaphore has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Permits {
     /// The permits that nobody has. Negative when the semaphore was given fewer permits than are taken.
     pub available: i64,
@@ -453,6 +454,7 @@ pub enum RenewReply {
 
 /// The holder of a lock, as Redis reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The owner as it is stored in Redis. For our clients it is `<uuid>:<number>`, unless the kind
     /// of the lock or the caller's token says otherwise.

@@ -6,6 +6,7 @@ use std::fmt;
 /// The process of a client, as the names of its connections tell it. In Redis such a name is
 /// `<client name>;id=<uuid>;lang=<language>;pid=<number>;host=<name>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Process {
     /// The option `client_name`.
     pub client_name: String,
