@@ -103,7 +103,7 @@ async fn an_interruptible_wait_takes_what_comes() {
                 .wait()
                 .unwrap();
         }
-        lock.acquire_with(AcquireOptions::new().wait(ms(1_000_000_000_000_000)))
+        lock.acquire_with(AcquireOptions::new().lease(ms(1)))
             .wait_interruptibly(None, || Ok::<(), ()>(()))
     });
     eventually("it waits", || world.client.stats().waiting == 1).await;
@@ -132,7 +132,7 @@ async fn a_queue_is_readable_while_answers_wait() {
     let _ = lock.holder().deliver_to(&queue, 3);
     let _ = world.client.ready().deliver_to(&queue, 4);
     let _ = lock
-        .acquire_timeout(ms(1_000_000_000_000_000))
+        .acquire_with(AcquireOptions::new().lease(ms(1)))
         .deliver_to(&queue, 5);
 
     let mut seen = HashSet::new();
