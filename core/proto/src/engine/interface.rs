@@ -153,7 +153,9 @@ impl Request {
     pub(super) fn shares_keys(&self) -> Option<(&Name, Error)> {
         let of_kind = |name, kind: Kind| kind.has_more_keys().then_some((name, kind.thing()));
         let (name, thing) = match self {
-            Request::Acquire { name, terms, .. } => of_kind(name, terms.kind),
+            Request::Acquire { name, terms, .. } | Request::Adopt { name, terms, .. } => {
+                of_kind(name, terms.kind)
+            }
             Request::AcquireAll { parts, .. } => {
                 let mut parts = parts.iter();
                 return parts.find_map(|Part { name, terms }| {
