@@ -1006,3 +1006,52 @@ async def test_a_condition_of_asyncio_is_refused_with_what_to_do(name: str) -> N
                 asyncio.Condition(refused)  # type: ignore[arg-type]
         async with lock, asyncio.Condition():
             assert await lock.locked()
+
+
+# ---- a loop that a task runs again ----
+
+
+def test_a_task_that_runs_its_loop_again_inside_a_lock(name: str) -> None:
+    """As nest_asyncio lets it. The task ran inside the callback of the reader, which the loop could not call again."""
+    loop, errors = asyncio.SelectorEventLoop(), []
+    loop._nest_patched = True  # type: ignore[attr-defined]
+    loop.set_exception_handler(lambda _, context: errors.append(context["message"]))
+
+    def run_again(coroutine: Coroutine[Any, Any, None]) -> None:
+        outer, inner = asyncio.current_task(), loop.create_task(coroutine)
+        asyncio.tasks._leave_task(loop, outer)  # type: ignore[attr-defined]
+        while not inner.done() and not errors:
+            loop._run_once()  # type: ignore[attr-defined]
+        asyncio.tasks._enter_task(loop, outer)  # type: ignore[attr-defined]
+        for _ in range(100):  # the outer run has counted what it will find
+            loop.call_soon(int)
+        assert not errors
+        inner.result()
+
+    async def inside(client: aio.Client) -> None:
+        async with client.lock(name + "'"):
+            pass
+
+    async def main() -> None:
+        async with aio.Client() as client:
+            async with client.lock(name):
+                run_again(inside(client))
+            async with client.lock(name):
+                run_again(inside(client))
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+async def test_a_limit_of_the_lock_is_that_of_acquire(client: redlatch.Client, name: str) -> None:
+    """`client.lock(name, timeout=0.01).acquire()` waited for ever."""
+    async with aio.Client() as own:
+        seats = {"limit": 1, "timeout": 0.01}
+        assert client.lock(name).acquire() and client.semaphore(name + "'", limit=1).acquire()
+        assert not client.lock(name, timeout=0.01).acquire()
+        assert not client.semaphore(name + "'", **seats).acquire()
+        assert not await asyncio.wait_for(own.lock(name, timeout=0.01).acquire(), LIMIT)
+        assert not await asyncio.wait_for(own.semaphore(name + "'", **seats).acquire(), LIMIT)
+        client.lock(name).release()

@@ -95,8 +95,8 @@ class Client(BaseClient):
     ) -> Lock:
         """The lock of this name. No I/O.
 
-        `timeout` is how many seconds a `with` block waits for it, None for ever. `canceller` ends that wait from another
-        thread: the block raises LockCancelledError, and its body does not run. `on_lost` is called with the
+        `timeout` is how many seconds a `with` block and `acquire()` wait for it, None for ever. `canceller` ends
+        the wait of a block from another thread: the block raises LockCancelledError, and its body does not run. `on_lost` is called with the
         LockLostError when a hold of this lock is lost, on the thread that all clients of the process have for that. It
         should return soon: while it blocks, other callbacks and the log wait; locks are renewed, and calls answered.
         Under gevent and eventlet it is called in a greenlet of its own, which may wait; and on that thread if the hub in
@@ -334,6 +334,8 @@ class Lock(Blocks, BaseLock):
         Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late (by a
         second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
 
+        Without `timeout` it waits as long as the lock's own `timeout` says, by default for ever.
+
         With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the thread need not
         release it to acquire anew. It belongs to the flow that calls (see Lock), also when this object is gone; if the thread
         ends without release, it is not renewed any more. If it is lost, the flow has to release it before it acquires anew.
@@ -341,7 +343,7 @@ class Lock(Blocks, BaseLock):
         thread, which calls its `cancel()`: LockCancelledError, and nothing is left in Redis. A greenlet has its Timeout and
         `kill()` for that, and is refused a canceller.
         """
-        wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
+        wait = self._timeout if blocking is True and timeout == -1 else wait_of(blocking, timeout)
         if not self._client._started:
             self._client._start()
         if self._on_lost is None and "greenlet" not in _modules:
@@ -524,7 +526,7 @@ class Semaphore(Blocks, BaseSemaphore):
         renewed. `canceller` is as for Lock.acquire. Raises UnavailableError, instead of returning False, if the server
         cannot be reached or its answer is late.
         """
-        wait = wait_of_semaphore(blocking, timeout)
+        wait = self._timeout if blocking is True and timeout is None else wait_of_semaphore(blocking, timeout)
         self._client._start()
         try:
             guard = _green.acquire(self._core, wait, lease, None, False, canceller, permits)
@@ -607,7 +609,7 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
         `permits` is how many to take at once. `canceller` is as for Lock.acquire. A signal's exception that ends the wait
         leaves nothing taken. Raises UnavailableError, instead of returning False, if the server cannot be reached.
         """
-        wait = wait_of_semaphore(blocking, timeout)
+        wait = self._timeout if blocking is True and timeout is None else wait_of_semaphore(blocking, timeout)
         self._client._start()
         return _green.told(self._core.acquire, permits, wait, canceller=canceller)
 

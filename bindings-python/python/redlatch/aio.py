@@ -220,7 +220,13 @@ class Bridge:
     def _drain(self) -> None:
         loop = self._loop()
         # A loop that is debugged is to see each task by its name, and how long it takes.
-        here = loop is not None and asyncio.current_task(loop) is None and not loop.get_debug()
+        # A loop that is patched to be run again by one of its tasks (nest_asyncio) would call this handle again while it runs.
+        here = (
+            loop is not None
+            and asyncio.current_task(loop) is None
+            and not loop.get_debug()
+            and not hasattr(loop, "_nest_patched")
+        )
         others: list[int] = []
         try:
             self.queue.settle(here, others)
@@ -269,7 +275,7 @@ class Client(BaseClient):
     ) -> Lock:
         """The lock of this name. No I/O.
 
-        `timeout` is how many seconds an `async with` block waits for it, None for ever. `on_lost` is called with
+        `timeout` is how many seconds an `async with` block and `acquire()` wait for it, None for ever. `on_lost` is called with
         the LockLostError, in the event loop, when a hold of this lock is lost; what an `async def` returns is run there as
         a task of its own. While it, or anything else, blocks the loop,
         locks are renewed and answers wait. With `cancel_on_lost` the task inside an `async with` block is cancelled
@@ -451,9 +457,15 @@ class Blocks(BaseName):
         keys.prepared_for(self._client._core, queue)
         return keys, queue
 
-    @coroutine_function
-    def __aenter__(self) -> Coroutine[Any, Any, Grant]:
-        return self._entering(_redlatch.begin(self))
+    if TYPE_CHECKING:
+        # A type checker takes nothing but an `async def` for an `async with` in an AsyncExitStack.
+        async def __aenter__(self) -> Grant: ...
+
+    else:
+
+        @coroutine_function
+        def __aenter__(self) -> Coroutine[Any, Any, Grant]:
+            return self._entering(_redlatch.begin(self))
 
     async def _entering(self, block: _redlatch.Block | None) -> Grant:
         task = _task_of_loop()
@@ -553,11 +565,13 @@ class Lock(Blocks, BaseLock):
         Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late (by a
         second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
 
+        Without `timeout` it waits as long as the lock's own `timeout` says, by default for ever.
+
         With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the task need not
         release it to acquire anew. If the task ends without release, the lock is not renewed any more. `token` is
         what a simple lock's key gets as its value, in place of a fresh one.
         """
-        wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
+        wait = self._timeout if blocking is True and timeout == -1 else wait_of(blocking, timeout)
         if self._on_lost is None:
             return self._core.acquiring(self, wait, lease, token)
         return self._acquire_watched(_current_task(), wait, lease, token)
@@ -789,7 +803,7 @@ class Semaphore(Blocks, BaseSemaphore):
         `permits` is how many to take at once, 1 to 1,000. With `lease` they are free again after so many seconds, and not
         renewed. Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late.
         """
-        wait = wait_of_semaphore(blocking, timeout)
+        wait = self._timeout if blocking is True and timeout is None else wait_of_semaphore(blocking, timeout)
 
         def send(to: To) -> _redlatch.Answer:
             return self._core.acquire(None, wait, lease, None, False, to, None, permits)
@@ -893,7 +907,7 @@ class PlainSemaphore(BasePlainSemaphore):
         `permits` is how many to take at once. A task that is cancelled leaves nothing taken. Raises UnavailableError, instead
         of returning False, if the server cannot be reached.
         """
-        wait = wait_of_semaphore(blocking, timeout)
+        wait = self._timeout if blocking is True and timeout is None else wait_of_semaphore(blocking, timeout)
         return await ask(self._client, lambda to: self._core.acquire(permits, wait, to))  # type: ignore[no-any-return]
 
     async def release(self, n: int = 1) -> None:
