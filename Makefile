@@ -29,8 +29,8 @@ build: setup ## build every language's face for use from this checkout
 servers: setup ## get the servers that SERVER= can name into .tools/, and list them
 	@scripts/servers
 
-demo: build ## the flash sale: all languages sell the same 100 items, without and with the lock
-	@scripts/with-server .tools/venv/bin/python examples/flash_sale.py
+demo: ## the flash sale: all languages sell the same 100 items, without and with the lock; builds what that takes
+	@scripts/demo
 
 test: setup ## every language's suite and the short scenarios; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some of scripts/tests.toml
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
