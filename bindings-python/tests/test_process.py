@@ -747,3 +747,16 @@ def test_a_second_interpreter_is_refused_and_the_first_works_on(name: str) -> No
         """
     refused, held = run(program, name).splitlines()
     assert refused.startswith("refused:") and "does not support loading in" in refused and held == "held"
+
+
+def test_a_client_that_goes_after_its_modules_were_cleared_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a worker of uWSGI that ends: each printed "Exception ignored in BaseClient.__del__"."""
+    client, told = redlatch.Client(), []
+    client._start()
+    monkeypatch.setattr("sys.unraisablehook", told.append)
+    with monkeypatch.context() as cleared:
+        cleared.setattr("redlatch._dispatcher.dispatcher", None)
+        del client
+    assert not told

@@ -245,7 +245,8 @@ dispatcher = Dispatcher()
 
 def outlive(client: HasCore) -> None:
     """Nobody has this client any more."""
-    if not dispatcher.exiting:
+    # An interpreter that ended without its exit handlers, as uWSGI's workers do, has cleared this module.
+    if dispatcher is not None and not dispatcher.exiting:
         dispatcher.outlive(client)
 
 
