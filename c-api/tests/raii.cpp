@@ -167,7 +167,7 @@ void errors_have_code_and_text() {
     redlatch::mutex mutex(client, std::string("cpp:\0nul", 8));
     CHECK(thrown_by([&] { mutex.release(); }) == REDLATCH_NOT_OWNER);
     CHECK(thrown_by([&] { mutex.check(); }) == REDLATCH_NOT_OWNER);
-    CHECK(thrown_by([&] { mutex.acquire_for(std::chrono::hours(24 * 365 * 200)); }) == REDLATCH_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { mutex.acquire(redlatch::lease(std::chrono::hours(24 * 365 * 200))); }) == REDLATCH_INVALID_ARGUMENT);
     redlatch::lock_guard held(mutex);
     mutex.extend(std::chrono::minutes(2));
     CHECK(mutex.remaining() > std::chrono::minutes(1));
