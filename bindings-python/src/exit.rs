@@ -92,6 +92,11 @@ impl Drop for Waiting {
     }
 }
 
+/// Whether the interpreter exits.
+pub(crate) fn has_begun() -> bool {
+    EXITING.get().is_some()
+}
+
 /// Refuses all waits from now on.
 #[pyfunction]
 pub(crate) fn begin_exit(py: Python<'_>) {

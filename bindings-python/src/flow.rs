@@ -5,7 +5,7 @@
 //! where it was made, because a copy of a context also goes to other threads and tasks.
 
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
 use redlatch::ReentryKey;
 use redlatch::embed::ReentryKeyExt;
 
+use crate::exit;
 use crate::kept::{Kept, intern};
 use crate::task::{self, current_task};
 
@@ -29,6 +30,8 @@ struct Flow {
     thread: Weak<()>,
     /// The tasks and the greenlet, if the thread runs several things in turn.
     within: [Option<Py<PyWeakrefReference>>; 3],
+    /// It acquired what ends with it.
+    acquired: AtomicBool,
 }
 
 impl Flow {
@@ -48,6 +51,44 @@ impl Flow {
     fn is_alive(&self, py: Python<'_>) -> bool {
         let mut within = self.within.iter().flatten();
         self.thread.strong_count() > 0 && within.all(|made| made.bind(py).upgrade().is_some())
+    }
+
+    /// Nobody can act for this flow any more: the clients are told, as at the end of a thread.
+    fn end(&self) {
+        if !self.acquired.swap(false, Ordering::Relaxed) || exit::has_begun() {
+            return;
+        }
+        Python::try_attach(|py| {
+            let raised = PyErr::take(py);
+            let key = task::Key::from(self.key);
+            let told = green(py).and_then(|green| green.call_method1(intern!(py, "_end"), (key,)));
+            if let Err(error) = told {
+                error.write_unraisable(py, None);
+            }
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+        });
+    }
+}
+
+impl Drop for Flow {
+    /// The last copy of its context is gone, so no call can be of this flow.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A task calls this when it is done. Somebody may keep the task, and with it the context.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+struct FlowEnd(Weak<Flow>);
+
+#[pymethods]
+impl FlowEnd {
+    fn __call__(&self, _task: &Bound<'_, PyAny>) {
+        if let Some(flow) = self.0.upgrade() {
+            flow.end();
+        }
     }
 }
 
@@ -99,8 +140,25 @@ fn variable(py: Python<'_>) -> PyResult<&Variable> {
     })
 }
 
-/// The key of the flow that runs now. This is the one place that decides what a flow is.
+/// The key of the flow that runs now.
 pub(crate) fn current(py: Python<'_>) -> PyResult<ReentryKey> {
+    Ok(here(py)?.key)
+}
+
+/// The key of the flow that runs now, which acquires without a guard: the level ends with the flow.
+pub(crate) fn acquiring(py: Python<'_>) -> PyResult<ReentryKey> {
+    let flow = here(py)?;
+    if !flow.acquired.swap(true, Ordering::Relaxed)
+        && let Some(task) = running_task(py)?
+    {
+        let end = FlowEnd(Arc::downgrade(&flow));
+        task.call_method1(intern!(py, "add_done_callback"), (end,))?;
+    }
+    Ok(flow.key)
+}
+
+/// The flow that runs now. This is the one place that decides what a flow is.
+fn here(py: Python<'_>) -> PyResult<Arc<Flow>> {
     let variable = variable(py)?;
     // When the data of a thread is being destroyed, each call of it is a flow of its own.
     let thread = THREAD.try_with(Arc::as_ptr).unwrap_or(ptr::null());
@@ -114,7 +172,7 @@ pub(crate) fn current(py: Python<'_>) -> PyResult<ReentryKey> {
         .rev()
         .find(|flow| flow.is_here(py, thread, &within))
     {
-        return Ok(flow.key);
+        return Ok(flow.clone());
     }
     let key = new_key(py, within[2].as_ref())?;
     let mut made = [None, None, None];
@@ -127,15 +185,15 @@ pub(crate) fn current(py: Python<'_>) -> PyResult<ReentryKey> {
     }
     // Flows that have ended are removed. Otherwise they would add up.
     let others = known.iter().filter(|flow| flow.is_alive(py)).cloned();
-    let flows = others
-        .chain([Arc::new(Flow {
-            key,
-            thread: THREAD.try_with(Arc::downgrade).unwrap_or_default(),
-            within: made,
-        })])
-        .collect();
+    let flow = Arc::new(Flow {
+        key,
+        thread: THREAD.try_with(Arc::downgrade).unwrap_or_default(),
+        within: made,
+        acquired: AtomicBool::new(false),
+    });
+    let flows = others.chain([flow.clone()]).collect();
     variable.set.bind(py).call1((Flows(flows),))?;
-    Ok(key)
+    Ok(flow)
 }
 
 /// A key of its own, which ends with the greenlet that runs now, or with the thread.

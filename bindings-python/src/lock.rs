@@ -90,12 +90,15 @@ impl Lock {
         permits: Option<&Bound<'_, PyAny>>,
         adopts: bool,
     ) -> PyResult<Py<PyAny>> {
-        let caller = self.key_for(self::key(py, key)?);
+        let caller = match key {
+            None if tied => flow::acquiring(py)?,
+            key => self::key(py, key)?,
+        };
         let mut options = match adopts {
             true => adoption(lease, token)?,
             false => options(wait, lease, token, permits)?,
         }
-        .caller(caller);
+        .caller(self.key_for(caller));
         if tied {
             options = options.tied_to_key();
         }
@@ -117,7 +120,7 @@ impl Lock {
         canceller: Option<&Canceller>,
     ) -> PyResult<bool> {
         let options = options(wait, lease, token, None)?
-            .caller(flow::current(py)?)
+            .caller(flow::acquiring(py)?)
             .tied_to_key();
         let operation = self.core.acquire_with(options);
         told(py, operation, canceller, |guard| drop(guard.detach()))

@@ -543,3 +543,54 @@ def test_a_recursion_that_goes_too_deep_leaves_nothing(client: redlatch.Client, 
         eventually(lambda: lock.hold_count == 0)
     eventually(lambda: not lock.locked())
     assert client.stats()["holds"] == 0
+
+
+# ---- a flow that has ended ----
+
+
+def by_its_context(lock: redlatch.Lock) -> None:
+    contextvars.Context().run(lock.acquire)
+
+
+def by_to_thread(lock: redlatch.Lock) -> None:
+    async def main() -> None:
+        # As `asyncio.to_thread` does it; the pool of the loop would end with the loop.
+        copy = contextvars.copy_context()
+        await asyncio.get_running_loop().run_in_executor(pool, copy.run, lock.acquire)
+
+    asyncio.run(main())
+
+
+def by_a_task_that_is_kept(lock: redlatch.Lock) -> None:
+    async def main() -> None:
+        async def work() -> None:
+            lock.acquire()
+
+        kept.append(asyncio.create_task(work()))
+        await kept[0]
+
+    asyncio.run(main())
+
+
+# Its thread does not end while the tests run.
+pool = ThreadPoolExecutor(1)
+kept: list[Any] = []
+
+
+@either
+@pytest.mark.parametrize("acquire", [by_its_context, by_to_thread, by_a_task_that_is_kept])
+def test_a_lock_ends_with_the_flow_that_acquired_it(
+    client: redlatch.Client,
+    name: str,
+    acquire: Callable[[redlatch.Lock], None],
+    reentrant: bool | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The key ended with its thread alone: the lock was renewed for ever, and nobody could release it."""
+    acquire(client.lock(name, reentrant=reentrant, watchdog_lease=0.3))
+    assert client.lock(name).acquire(timeout=LIMIT)
+    client.lock(name).release()
+    eventually(
+        lambda: [each for each in caplog.records if getattr(each, "redlatch_event", "") == "abandoned"]
+    )
+    kept.clear()
