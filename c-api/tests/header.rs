@@ -224,7 +224,10 @@ fn each_function_that_waits_for_the_server_has_a_form_for_event_loops() {
             },
         };
         let statuses = comment.split_once("Statuses:").map_or("", |(_, list)| list);
-        let waits = statuses.contains("REDLATCH_UNAVAILABLE");
+        // Without a descriptor a function fails before it has asked the server.
+        let waits = statuses
+            .lines()
+            .any(|line| line.contains("REDLATCH_UNAVAILABLE") && !line.contains("descriptor left"));
         assert!(!waits || is_there(&form), "{name} has no {form}");
     }
 }
