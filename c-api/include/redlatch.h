@@ -127,7 +127,7 @@ enum {
     REDLATCH_CLOSED = 17,
     /** The client belongs to the parent process; open a new client in this one. */
     REDLATCH_FORKED = 18,
-    /** The server did not answer in time or cannot be reached. */
+    /** The server did not answer in time or cannot be reached. A wait that ends before any answer ends so too, however short it was: nobody knows whether others have the lock. */
     REDLATCH_UNAVAILABLE = 32,
     /** User name, password or certificate are refused: the server's or ours. */
     REDLATCH_AUTH = 33,

@@ -77,7 +77,7 @@ table! {
         InvalidArgument = 16, "invalid_argument", false, "An argument or option is not acceptable; nothing was sent to Redis.";
         Closed = 17, "closed", false, "The client is closed.";
         Forked = 18, "forked", false, "The client belongs to the parent process; open a new client in this one.";
-        Unavailable = 32, "unavailable", true, "The server did not answer in time or cannot be reached.";
+        Unavailable = 32, "unavailable", true, "The server did not answer in time or cannot be reached. A wait that ends before any answer ends so too, however short it was: nobody knows whether others have the lock.";
         Auth = 33, "auth", false, "User name, password or certificate are refused: the server's or ours.";
         Denied = 34, "denied", false, "The server's access rules (ACL) do not allow a command this lock needs.";
         Server = 35, "server", true, "The server answered with an error.";
