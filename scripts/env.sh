@@ -14,6 +14,9 @@ fi
 # As maturin says it: the module finds Python in the process that loads it.
 export PYO3_BUILD_EXTENSION_MODULE=1
 
+# What is published or measured is optimised as a whole, which takes twice as long.
+if [ "${REDLATCH_LTO:-}" = 1 ]; then export CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1; fi
+
 # The server every test starts for itself: the caller's choice, else one on PATH, else the one setup installed.
 # Empty when there is none.
 if [ -z "${REDLATCH_SERVER_BIN:-}" ]; then

@@ -13,6 +13,8 @@ from typing import Any
 import tomllib
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
+# The packages that scripts/lib/cargo-together compiles in one build: each gets what any of them wants of a dependency.
+TOGETHER = ["redlatch-python", "redlatch-node", "redlatch-c", "redlatch-cli"]
 # The code in C that one of our crates has compiled by a crate of its build script: it is linked all the same.
 COMPILED_FOR = {"redlatch-testing": "lua-src"}
 
@@ -44,8 +46,10 @@ def workspace() -> dict[str, dict[str, Any]]:
 
 def linked(package: str, target: str) -> list[Crate]:
     """The crates in the binary of `package`, itself included. Build scripts and procedural macros are not, but for C that they have."""
-    edges = ["--edges=normal,no-proc-macro", "--prefix=none", "--format={p}"]
-    tree = cargo("tree", "--locked", f"--package={package}", f"--target={target}", *edges)
+    edges = ["--edges=normal,no-proc-macro", "--prefix=none", "--format={p}", "--no-dedupe"]
+    packages = [f"--package={name}" for name in {package, *(TOGETHER if package in TOGETHER else [])}]
+    trees = cargo("tree", "--locked", *packages, f"--target={target}", *edges).split("\n\n")
+    tree = next(tree for tree in trees if tree.startswith(f"{package} "))
     wanted: set[tuple[str, ...]] = {
         found.groups() for found in re.finditer(r"^(\S+) v(\S+)", tree, re.MULTILINE)
     }

@@ -245,10 +245,11 @@ def main() -> int:
         return 1
     # The tests pack as well, but without what makes a release fast. Each of its packages is installed and used.
     tests = [] if dry else [[".ci/run"], ["scripts/test", "versions", "portable"]]
-    here = [*tests, ["scripts/dist"], ["scripts/test-dist"]]
+    optimised = ["env", "REDLATCH_LTO=1", "scripts/dist"]
+    here = [*tests, optimised, ["scripts/test-dist"]]
     everywhere = [
         ["scripts/setup-cross"],
-        *(["scripts/dist", target] for target in HERE),
+        *([*optimised, target] for target in HERE),
         ["scripts/test-platforms", *HERE],
         ["scripts/pack", "bill", str(DIST), *HERE, *ELSEWHERE],
     ]

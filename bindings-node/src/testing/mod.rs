@@ -2,7 +2,7 @@
 
 use napi_derive::napi;
 use redlatch::embed::read_duration;
-use redlatch::testing::MemoryServer as Server;
+use redlatch_testing::MemoryServer as Server;
 use redlatch::{Error, ErrorKind, Result};
 
 use crate::values::{Checked, Value, caught, option};

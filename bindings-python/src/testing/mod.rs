@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use redlatch::testing::MemoryServer as Server;
+use redlatch_testing::MemoryServer as Server;
 use redlatch::{Error, ErrorKind};
 
 use crate::values::{number, raise, text, time};
