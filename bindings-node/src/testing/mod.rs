@@ -2,8 +2,8 @@
 
 use napi_derive::napi;
 use redlatch::embed::read_duration;
-use redlatch_testing::MemoryServer as Server;
 use redlatch::{Error, ErrorKind, Result};
+use redlatch_testing::MemoryServer as Server;
 
 use crate::values::{Checked, Value, caught, option};
 

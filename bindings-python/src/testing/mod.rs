@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use redlatch_testing::MemoryServer as Server;
 use redlatch::{Error, ErrorKind};
+use redlatch_testing::MemoryServer as Server;
 
 use crate::values::{number, raise, text, time};
 
