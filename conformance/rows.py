@@ -52,8 +52,8 @@ def in_brief(found: list[Row]) -> list[Row]:
     """A few rows of each scenario and its kinds: the next ones of its sides each time, so that each pair plays every kind of lock."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in found:
-        kinds = (kind.name for kind in row.kinds.values())
-        groups.setdefault((row.scenario["name"], str(row.name), *kinds), []).append(row)
+        names = (row.scenario["name"], str(row.name), *(kind.name for kind in row.kinds.values()))
+        groups.setdefault(names, []).append(row)
     turns: dict[tuple[str, ...], int] = {}
     chosen = []
     for (_, _, *kinds), group in groups.items():

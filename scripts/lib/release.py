@@ -65,7 +65,7 @@ def versions() -> list[str]:
     found = {f"the crate {name}": str(crate["version"]) for name, crate in workspace().items()}
     manifest = (ROOT / "Cargo.toml").read_text()
     for name, stated in re.findall(
-        r'^(redlatch[\w-]*) = \{ path = .*version = "(.+?)"', manifest, re.MULTILINE
+        r'^(redlatch[\w-]*) = \{ path = .*version = "=?(.+?)"', manifest, re.MULTILINE
     ):
         found[f"Cargo.toml, dependency {name}"] = stated
     package = json.loads((ROOT / "bindings-node" / "package.json").read_text())
