@@ -48,7 +48,7 @@ class QuorumSoak(DrivenSoak):
     def start_servers(self) -> None:
         self.quorum = Quorum()
         self.servers = self.quorum.data
-        self.quorum.wait_for_votes(DELAY_MS / 1000 + 1)
+        self.quorum.wait_for_votes(DELAY_MS / 1000)
         self.stopped: list[Server] = []
 
     def open_ways(self) -> list[int]:

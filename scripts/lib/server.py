@@ -542,10 +542,10 @@ class Quorum(Many):
         return sum(node("EXISTS", key) for node in self.data if node.alive)
 
     def wait_for_votes(self, delay: float) -> None:
-        """Waits until all have run for so many seconds."""
+        """Waits until all have a vote: a server that counts whole seconds has run for longer than `delay` when it says one more."""
 
         def runs(node: Server) -> bool:
-            return int(fields(node("INFO", "server"))["uptime_in_seconds"]) >= delay
+            return int(fields(node("INFO", "server"))["uptime_in_seconds"]) > delay
 
         eventually(
             lambda: all(map(runs, self.data)), "servers that have run for long enough", delay + STARTING

@@ -113,8 +113,8 @@ pub fn check_uptime(addr: &str, info: &str, least: Duration) -> Result<()> {
         // The server counts whole seconds of its clock, so it may have run for almost one less.
         Some(runs) if runs > least => return Ok(()),
         Some(runs) => format!(
-            "was started {} s ago and may have lost its locks; it has a vote when it runs for {least:?} (the option \
-             restart_delay)",
+            "was started {} s ago and may have lost its locks; it has a vote when it has run for more than {least:?} (the \
+             option restart_delay)",
             runs.as_secs()
         ),
         None => "does not tell how long it runs (INFO server), and may have lost its locks; set the option \
