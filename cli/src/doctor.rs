@@ -1,18 +1,19 @@
 //! `redlatch doctor`: whether a server is fit for locks, and what to change.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use redis::Value;
-use redlatch::embed::Inspector;
-use redlatch::{AcquireOptions, Client, Error, ErrorKind, Level, Lock};
+use redlatch::embed::{Inspector, LockExt, channels, queue};
+use redlatch::{AcquireOptions, Client, Error, ErrorKind, Kind, Level, Lock};
 use serde_json::json;
 
 use crate::arguments::{Doctor, Server};
+use crate::connect;
 use crate::failure::{self, Failure};
 use crate::reply::{field, text, to};
-use crate::{connect, waiters};
 
 /// The exit code if something has to be changed.
 const UNFIT: u8 = 1;
@@ -20,8 +21,10 @@ const UNFIT: u8 = 1;
 const WAIT: Duration = Duration::from_secs(30);
 /// How long it may take until the second client listens.
 const LISTENS: Duration = Duration::from_secs(5);
-/// How often the count of listeners is asked for.
+/// The pause between two messages to it.
 const LOOK: Duration = Duration::from_millis(10);
+/// A server that tracks fewer keys than this tells some holders nothing. Its default is a million.
+const FEW_KEYS: u64 = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -62,10 +65,10 @@ pub(crate) fn doctor(server: &Server, arguments: &Doctor) -> Result<u8, Failure>
             });
         }
     }
-    for (state, text) in play(server, &mut inspector, &arguments.name)? {
+    for (check, (state, text)) in play(server, &mut inspector, &arguments.name)? {
         findings.push(Finding {
             server: "a client".to_owned(),
-            check: "lock",
+            check,
             state,
             text,
         });
@@ -137,21 +140,25 @@ fn look(inspector: &mut Inspector, node: usize) -> Result<Vec<(&'static str, Opi
             vec!["TIME"],
             vec!["CLIENT", "TRACKING", "ON"],
             vec!["CLIENT", "TRACKING", "OFF"],
+            vec!["CONFIG", "GET", "appendfsync"],
+            vec!["CONFIG", "GET", "tracking-table-max-keys"],
+            vec!["ACL", "GETUSER", "default"],
         ],
     )?;
     let round_trip = start.elapsed();
-    let [info, time, tracking, _] = <[_; 4]>::try_from(replies).map_err(|_| {
-        Failure::new(
-            failure::Exit::Internal,
-            "a server answers fewer commands than it was asked",
-        )
-    })?;
+    let [info, time, tracking, _, fsync, table, user] =
+        <[_; 7]>::try_from(replies).map_err(|_| {
+            Failure::new(
+                failure::Exit::Internal,
+                "a server answers fewer commands than it was asked",
+            )
+        })?;
     let mut opinions = match info.map(text) {
         Ok(info) => vec![
             ("version", version(&info)),
             ("role", role(&info)),
             ("memory", memory(&info)),
-            ("persistence", persistence(&info)),
+            ("persistence", persistence(&info, setting(fsync))),
         ],
         Err(error) => vec![(
             "info",
@@ -161,41 +168,48 @@ fn look(inspector: &mut Inspector, node: usize) -> Result<Vec<(&'static str, Opi
             )),
         )],
     };
-    opinions.push((
-        "tracking",
-        match tracking {
-            Ok(_) => good("a holder hears at once that its lock is gone"),
-            Err(error) => advice(format!(
-                "a loss is noticed at the next renewal only: {}",
-                failure::text(&error)
-            )),
-        },
-    ));
+    opinions.push(("tracking", tracks(tracking.err(), setting(table))));
+    // Most users may not ask for it.
+    opinions.extend(user.ok().map(|user| ("access", access(user))));
     opinions.push(("clock", clock(time.ok(), round_trip)));
     Ok(opinions)
 }
 
-fn version(info: &str) -> Opinion {
-    let redis = field(info, "redis_version").unwrap_or_default();
-    let name = match field(info, "valkey_version") {
-        Some(version) => format!("Valkey {version}"),
-        None => format!("Redis {redis}"),
-    };
-    let mut numbers = redis
+/// What a setting is. `None`: this user may not ask.
+fn setting(reply: redlatch::Result<Value>) -> Option<String> {
+    let pairs = to::<HashMap<String, String>>(reply.ok()?)?;
+    pairs.into_values().next()
+}
+
+/// The first two numbers of a version.
+fn numbers(version: &str) -> (u32, u32) {
+    let mut numbers = version
         .split('.')
-        .map(|part| part.parse::<u32>().unwrap_or_default());
-    match (
-        numbers.next().unwrap_or_default(),
-        numbers.next().unwrap_or_default(),
-    ) {
+        .map(|part| part.parse().unwrap_or_default());
+    let mut next = || numbers.next().unwrap_or_default();
+    (next(), next())
+}
+
+fn version(info: &str) -> Opinion {
+    // It says Redis 7.2 besides, whatever it is.
+    if let Some(version) = field(info, "valkey_version") {
+        return match numbers(version) {
+            known if known < (8, 1) => problem(format!(
+                "Valkey {version} is too old; 8.1 is the first that is tested"
+            )),
+            _ => good(format!("Valkey {version}")),
+        };
+    }
+    let version = field(info, "redis_version").unwrap_or_default();
+    match numbers(version) {
         (0, _) => advice("the server does not tell its version"),
         known if known < (6, 2) => problem(format!(
-            "{name} is too old; 6.2 is the first that is tested"
+            "Redis {version} is too old; 6.2 is the first that is tested"
         )),
         (6, _) => advice(format!(
-            "{name}; from 7.0 on an acquisition costs one command less"
+            "Redis {version}; from 7.0 on an acquisition costs one command less"
         )),
-        _ => good(name),
+        _ => good(format!("Redis {version}")),
     }
 }
 
@@ -205,10 +219,21 @@ fn role(info: &str) -> Opinion {
         .unwrap_or_default();
     match (field(info, "role"), replicas) {
         (Some("master"), 0) => good("a primary without replicas"),
-        (Some("master"), count) => advice(format!(
-            "a primary with replicas ({count}), which lag behind: a fail-over can grant a lock \
-             twice. The option `replicas` makes that rarer, a fencing token makes it harmless"
-        )),
+        (Some("master"), count) => {
+            // INFO has this only with `min-replicas-to-write`.
+            let stops = field(info, "min_slaves_good_slaves").is_some();
+            let goes_on = match stops {
+                true => "",
+                false => {
+                    ". One that is cut off from them goes on granting locks; set min-replicas-to-write 1 and \
+                     min-replicas-max-lag 1"
+                }
+            };
+            advice(format!(
+                "a primary with replicas ({count}), which lag behind: a fail-over can grant a lock \
+                 twice. The option `replicas` makes that rarer, a fencing token makes it harmless{goes_on}"
+            ))
+        }
         (Some(other), _) => problem(format!("the server is a {other}; locks need the primary")),
         (None, _) => advice("the server does not tell its role"),
     }
@@ -228,13 +253,73 @@ fn memory(info: &str) -> Opinion {
     }
 }
 
-fn persistence(info: &str) -> Opinion {
-    match field(info, "aof_enabled") {
-        Some("1") => good("appendonly: a restart keeps the locks"),
-        Some(_) => {
-            advice("without appendonly a restart forgets who holds what; holders are told `lost`")
+fn persistence(info: &str, fsync: Option<String>) -> Opinion {
+    let Some(appends) = field(info, "aof_enabled") else {
+        return advice("the server does not tell whether a restart keeps the locks");
+    };
+    if appends != "1" {
+        return advice(
+            "without appendonly a restart forgets who holds what, and grants it again; holders are told `lost`. \
+             Set appendonly yes and appendfsync always",
+        );
+    }
+    match fsync.as_deref() {
+        Some("always") => good("appendonly with appendfsync always: a crash keeps the locks"),
+        Some(other) => advice(format!(
+            "appendonly with appendfsync {other}: a restart keeps the locks, but a crash of the machine forgets \
+             those of the last {}, and grants them again. appendfsync always keeps them",
+            match other {
+                "everysec" => "second or two",
+                _ => "half minute",
+            }
+        )),
+        None => advice(
+            "appendonly: a restart keeps the locks. A crash of the machine keeps them only with appendfsync always; \
+             allow +config|get to this user to learn which it is",
+        ),
+    }
+}
+
+/// `refused`: why the server does not track. `most`: of how many keys it tells.
+fn tracks(refused: Option<Error>, most: Option<String>) -> Opinion {
+    if let Some(error) = refused {
+        return advice(format!(
+            "a loss is noticed at the next renewal only: {}",
+            failure::text(&error)
+        ));
+    }
+    match most.as_deref().map(str::parse) {
+        Some(Ok(most @ 1..FEW_KEYS)) => advice(format!(
+            "tracking-table-max-keys {most} is little: with more keys the server forgets to tell holders that their \
+             lock is gone, and they look anew each time. 1000000 is the default"
+        )),
+        _ => good("a holder hears at once that its lock is gone"),
+    }
+}
+
+/// Whether the user that needs no name needs no password either. The reply is a map, or a list of its
+/// names and values.
+fn access(user: Value) -> Opinion {
+    let named = |wanted: &str, name: Value| to::<String>(name).is_some_and(|name| name == wanted);
+    let flags = match user {
+        Value::Map(pairs) => pairs
+            .into_iter()
+            .find_map(|(name, value)| named("flags", name).then_some(value)),
+        Value::Array(words) => {
+            let mut words = words.into_iter();
+            words.by_ref().find(|word| named("flags", word.clone()));
+            words.next()
         }
-        None => advice("the server does not tell whether a restart keeps the locks"),
+        _ => None,
+    };
+    let flags = flags.and_then(to::<Vec<String>>).unwrap_or_default();
+    let has = |wanted: &str| flags.iter().any(|flag| flag == wanted);
+    match has("on") && has("nopass") {
+        true => advice(
+            "anybody who reaches the server can take and free locks: the user default has no password. \
+             Set requirepass, or give each program a user of its own (`redlatch acl`)",
+        ),
+        false => good("the user default needs a password, or is off"),
     }
 }
 
@@ -256,65 +341,225 @@ fn clock(time: Option<Value>, round_trip: Duration) -> Opinion {
 
 /// Hands a lock from one client to another. This uses every right that a program with these options
 /// needs.
-fn play(server: &Server, inspector: &mut Inspector, name: &str) -> Result<Vec<Opinion>, Failure> {
+fn play(
+    server: &Server,
+    inspector: &mut Inspector,
+    name: &str,
+) -> Result<Vec<(&'static str, Opinion)>, Failure> {
     let (one, two) = (connect::client(server)?, connect::client(server)?);
     let outcome = hand_over(&one, &two, inspector, name);
     let events = [&one, &two].into_iter().flat_map(Client::events);
-    let mut texts: Vec<String> = events
-        .filter(|event| event.level >= Level::Warn)
-        .map(|event| event.text)
+    let mut told: Vec<_> = events
+        // The server's row has this already.
+        .filter(|event| event.level >= Level::Warn && event.kind != "evictable")
+        .map(|event| match event.kind {
+            "unsubscribable" => ("wake-ups", event.text),
+            _ => ("lock", event.text),
+        })
         .collect();
-    texts.dedup();
-    let mut opinions: Vec<Opinion> = texts.into_iter().map(problem).collect();
+    told.dedup();
+    let is_deaf = told.iter().any(|(check, _)| *check == "wake-ups");
+    let mut opinions: Vec<_> = told
+        .into_iter()
+        .map(|(check, text)| (check, problem(text)))
+        .collect();
     for client in [one, two] {
         client.close().wait()?;
     }
     match outcome {
-        Err(error) => opinions.push(problem(failure::text(&error))),
-        Ok(0) => opinions.push(advice(format!(
-            "{name:?} was handed over, but no message woke the waiter"
-        ))),
-        Ok(_) => opinions.push(good(format!(
-            "{name:?} was taken, handed over by a message, and released"
-        ))),
+        Err(error) => opinions.push(("lock", problem(failure::text(&error)))),
+        Ok((took, heard)) => {
+            opinions.push((
+                "lock",
+                good(format!(
+                    "{name:?} was taken, extended, handed over in {:.0} ms, and released",
+                    took.as_secs_f64() * 1000.0
+                )),
+            ));
+            let opinion = match heard {
+                Heard::Woke => Some(good("a message woke the client that waited")),
+                Heard::Refused(error) => Some(problem(format!(
+                    "a release wakes nobody, and clients that wait look by themselves every now and then; allow +publish \
+                     and the channel to this user: {}",
+                    failure::text(&error)
+                ))),
+                // The client has told why.
+                Heard::Nothing if is_deaf => None,
+                Heard::Nothing => Some(problem(
+                    "no message woke the client that waited, though it may publish and subscribe; does a proxy stand between?",
+                )),
+            };
+            opinions.extend(opinion.map(|opinion| ("wake-ups", opinion)));
+        }
     }
     Ok(opinions)
 }
 
-/// How many messages woke the second client.
+/// What came of a message on the lock's channel.
+enum Heard {
+    /// It woke the client that waits.
+    Woke,
+    /// The server does not let this user publish it.
+    Refused(Error),
+    Nothing,
+}
+
+/// How long it took from the release until the second client had the lock, and whether messages wake
+/// it.
 fn hand_over(
     one: &Client,
     two: &Client,
     inspector: &mut Inspector,
     name: &str,
-) -> redlatch::Result<u64> {
-    let acquire = |lock: Lock| lock.acquire_with(AcquireOptions::new().wait(WAIT)).wait();
+) -> redlatch::Result<(Duration, Heard)> {
+    let (first, second) = (of(one, name)?, of(two, name)?);
+    let semaphore = first.kind() == Kind::Semaphore;
+    if semaphore && is_there(inspector, name)? {
+        return Err(taken(name));
+    }
     let options = AcquireOptions::new().wait(LISTENS);
     // Another doctor may have it for a moment.
-    let first = match one.lock(name)?.acquire_with(options).wait() {
-        Err(error) if error.kind() == ErrorKind::Timeout => {
-            let text =
-                format!("somebody holds {name:?}; give the name of a lock that nobody needs");
-            return Err(Error::new(ErrorKind::Timeout, text));
-        }
-        first => first?,
+    let held = match first.acquire_with(options).wait() {
+        Err(error) if error.kind() == ErrorKind::Timeout => return Err(taken(name)),
+        held => held?,
     };
-    let second = two.lock(name)?;
-    let waiter = thread::spawn(move || acquire(second));
+    let waits = second.clone();
+    let waiter = thread::spawn(move || {
+        let got = waits.acquire_with(AcquireOptions::new().wait(WAIT)).wait();
+        (got, Instant::now())
+    });
+    let heard = wake(two, inspector, &second, || waiter.is_finished());
+    // The script that renews; nothing else needs the longer lease.
+    let extended = held.extend(LISTENS).wait();
+    let start = Instant::now();
+    let released = held.release().wait();
+    let (got, end) = match waiter.join() {
+        Ok(got) => got,
+        Err(panic) => std::panic::resume_unwind(panic),
+    };
+    let got = got.and_then(|guard| guard.release().wait());
+    if semaphore {
+        // Nobody else has a use for its number of permits.
+        for node in 0..inspector.nodes().len() {
+            inspector.ask(node, &[vec!["DEL", name]])?;
+        }
+    }
+    released.and(got).and(extended)?;
+    Ok((end.saturating_duration_since(start), heard?))
+}
+
+fn taken(name: &str) -> Error {
+    let text = format!("somebody holds {name:?}; give the name of a lock that nobody needs");
+    Error::new(ErrorKind::Timeout, text)
+}
+
+/// The lock to play with: one that keeps a second client waiting.
+fn of(client: &Client, name: &str) -> redlatch::Result<Lock> {
+    let options = client.lock_options();
+    match client.lock(name).map(|lock| lock.kind())? {
+        Kind::Read | Kind::Write => Ok(client.rw_lock(name)?.write().clone()),
+        Kind::Semaphore | Kind::FairSemaphore => {
+            client.lock_with(name, options.kind(Kind::Semaphore).limit(1))
+        }
+        _ => client.lock(name),
+    }
+}
+
+/// Whether a key has this name. A server that does not tell may have it.
+fn is_there(inspector: &mut Inspector, name: &str) -> redlatch::Result<bool> {
+    let mut is_free = false;
+    for node in 0..inspector.nodes().len() {
+        let reply = inspector.ask(node, &[vec!["TYPE", name]])?.pop();
+        // In a cluster all nodes but one refuse.
+        match reply.and_then(Result::ok).and_then(to::<String>) {
+            Some(kind) if kind != "none" => return Ok(true),
+            answer => is_free |= answer.is_some(),
+        }
+    }
+    Ok(!is_free)
+}
+
+/// Publishes on the channel of a lock, as its release does, until that wakes a caller of `client`.
+fn wake(
+    client: &Client,
+    inspector: &mut Inspector,
+    lock: &Lock,
+    is_over: impl Fn() -> bool,
+) -> redlatch::Result<Heard> {
     let end = Instant::now() + LISTENS;
-    // The server tells a subscriber that it listens, and nobody else: the count has to be asked for again and again.
-    while Instant::now() < end
-        && !waiter.is_finished()
-        && waiters::count(inspector, &[name])?
-            .iter()
-            .all(|waiting| waiting.number == Some(0))
-    {
+    while Instant::now() < end && !is_over() {
+        if let Some(error) = publish(inspector, lock)? {
+            return Ok(Heard::Refused(error));
+        }
+        // A message that comes while the caller asks the server wakes nobody, so there is another one.
+        if client.stats().wakeups > 0 {
+            return Ok(Heard::Woke);
+        }
         thread::sleep(LOOK);
     }
-    first.release().wait()?;
-    match waiter.join() {
-        Ok(second) => second?.release().wait()?,
-        Err(panic) => std::panic::resume_unwind(panic),
+    Ok(Heard::Nothing)
+}
+
+/// Publishes to those who wait for this lock. Says why not, if the server refuses it.
+fn publish(inspector: &mut Inspector, lock: &Lock) -> redlatch::Result<Option<Error>> {
+    let [of_lock, of_sides, of_permits] = channels(lock.name());
+    let channel = match lock.kind() {
+        Kind::Read | Kind::Write => of_sides,
+        Kind::Semaphore | Kind::FairSemaphore => of_permits,
+        _ => of_lock,
+    };
+    let queue = queue(lock.name());
+    let verbs: &[&str] = match inspector.topology() {
+        // The release publishes there by the one that the server knows.
+        "cluster" => &["PUBLISH", "SPUBLISH"],
+        _ => &["PUBLISH"],
+    };
+    let mut refused = None;
+    for node in 0..inspector.nodes().len() {
+        let mut channels = vec![channel.clone()];
+        if lock.kind() == Kind::Fair {
+            // Each of them listens to a channel of its own.
+            let reply = inspector.ask(node, &[vec!["LRANGE", &*queue, "0", "-1"]])?;
+            let owners = reply
+                .into_iter()
+                .flatten()
+                .filter_map(to::<Vec<String>>)
+                .flatten();
+            channels.extend(owners.map(|owner| format!("{channel}:{owner}")));
+        }
+        let commands: Vec<Vec<&str>> = verbs
+            .iter()
+            .flat_map(|verb| {
+                channels
+                    .iter()
+                    .map(|channel| vec![*verb, channel.as_str(), "0"])
+            })
+            .collect();
+        for reply in inspector.ask(node, &commands)? {
+            // Another node, or one that does not know the command, refuses for another reason.
+            refused = refused.or(reply
+                .err()
+                .filter(|error| error.kind() == ErrorKind::Denied));
+        }
     }
-    Ok(two.stats().wakeups)
+    Ok(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn valkey_has_versions_of_its_own() {
+        let state = |info: &str| version(info).0;
+        let valkey = |version: &str| {
+            format!("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:{version}\r\n")
+        };
+        assert_eq!(state(&valkey("7.2.4")), State::Problem);
+        assert_eq!(state(&valkey("8.0.2")), State::Problem);
+        assert_eq!(state(&valkey("8.1.0")), State::Good);
+        assert_eq!(state("redis_version:6.0.16\r\n"), State::Problem);
+        assert_eq!(state("redis_version:6.2.14\r\n"), State::Advice);
+        assert_eq!(state("redis_version:7.0.15\r\n"), State::Good);
+    }
 }

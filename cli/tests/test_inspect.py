@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import redis
-from conftest import LIMIT, PROGRAM, Start, ended, line, run
+from conftest import LIMIT, PROGRAM, ROOT, Start, ended, line, run
 from server import Cluster, Deployment, Sentinels, Server, eventually
 
 UUID = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e"
@@ -386,6 +386,7 @@ def test_doctor_names_what_is_wrong(look: redis.Redis, server: Server) -> None:
         assert finding(done.stdout, "memory").startswith(
             "problem  memory       with maxmemory-policy allkeys-lru"
         )
+        assert done.stdout.count("allkeys-lru") == 1, "one cause is one problem"
     finally:
         look.config_set("maxmemory-policy", "noeviction")
         look.config_set("maxmemory", "0")
@@ -412,8 +413,87 @@ def test_doctor_names_missing_rights(look: redis.Redis, server: Server) -> None:
     look.execute_command("ACL", "SETUSER", "app", "resetchannels")
     deaf = run("doctor", "--url", url, "app:doctor")
     assert deaf.returncode == 1
-    assert "problem  lock         cannot subscribe, so waiters look every 5s only" in deaf.stdout
-    assert "advice   lock " in deaf.stdout
+    assert "problem  wake-ups     cannot subscribe, so waiters look every 5s only" in deaf.stdout
+    assert "allow +publish and the channel" in deaf.stdout
+
+
+def documented(*more: str) -> list[str]:
+    """The user of docs/errors.md, for locks whose names begin with `orders`."""
+    page = (ROOT / "docs" / "errors.md").read_text()
+    rules = page.split("ACL SETUSER app ", 1)[1].split("```", 1)[0]
+    return ["app", "reset", *rules.replace("\\", " ").split(), *more]
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "tracking=false"], ["-o", "protocol=resp2"]])
+def test_doctor_tells_whether_wake_ups_come(look: redis.Redis, server: Server, options: list[str]) -> None:
+    """A user without PUBSUB NUMSUB was said to wake nobody, and one without PUBLISH to wake everybody."""
+    url = f"redis://app:password@127.0.0.1:{server.port}"
+    ask = ["doctor", "--url", url, *options, "orders:doctor"]
+    look.execute_command("ACL", "SETUSER", *documented())
+    done = run(*ask)
+    assert done.returncode == 0, done.stdout
+    assert finding(done.stdout, "wake-ups").startswith("good"), done.stdout
+    assert finding(done.stdout, "lock").startswith("good"), done.stdout
+    look.execute_command("ACL", "SETUSER", *documented("-publish"))
+    done = run(*ask)
+    assert done.returncode == 1, done.stdout
+    assert "allow +publish and the channel" in finding(done.stdout, "wake-ups")
+    assert finding(done.stdout, "lock").startswith("good"), done.stdout
+    look.execute_command("ACL", "SETUSER", *documented("-subscribe"))
+    done = run(*ask)
+    assert done.returncode == 1, done.stdout
+    assert finding(done.stdout, "wake-ups").startswith("problem  wake-ups     cannot subscribe")
+
+
+@pytest.mark.parametrize("kind", ["fair", "simple", "article", "adaptive", "read", "write", "semaphore"])
+def test_doctor_plays_each_kind_of_lock(look: redis.Redis, name: str, kind: str) -> None:
+    done = run("doctor", "-o", f"kind={kind}", name)
+    assert done.returncode == 0, done.stdout
+    for check in "lock", "wake-ups":
+        assert finding(done.stdout, check).startswith("good"), done.stdout
+    left = [key for key in look.scan_iter(f"*{name}*") if not key.endswith("_renew")]
+    assert left == []
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "semaphore"])
+def test_doctor_leaves_alone_what_is_there(look: redis.Redis, name: str, kind: str) -> None:
+    look.set(name, "3")
+    done = run("doctor", "-o", f"kind={kind}", name)
+    assert done.returncode == 1
+    assert finding(done.stdout, "lock").startswith("problem")
+    assert look.get(name) == "3"
+
+
+def test_doctor_weighs_what_a_crash_forgets() -> None:
+    with Server() as own:
+        ask = lambda: run("doctor", "--url", own.url).stdout  # noqa: E731
+        assert finding(ask(), "persistence").startswith("advice")
+        own("CONFIG", "SET", "appendonly", "yes")
+        for policy, state in ("always", "good"), ("everysec", "advice"), ("no", "advice"):
+            own("CONFIG", "SET", "appendfsync", policy)
+            told = finding(ask(), "persistence")
+            assert told.startswith(state) and f"appendfsync {policy}" in told
+        url = own.url.replace("//", "//blind:pw@")
+        own("ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-config")
+        told = finding(run("doctor", "--url", url).stdout, "persistence")
+        assert told.startswith("advice") and "+config|get" in told
+
+
+def test_doctor_tells_how_few_keys_are_tracked(look: redis.Redis) -> None:
+    look.config_set("tracking-table-max-keys", 1)
+    try:
+        told = finding(run("doctor").stdout, "tracking")
+    finally:
+        look.config_set("tracking-table-max-keys", 1_000_000)
+    assert told.startswith("advice") and "tracking-table-max-keys 1 " in told
+    assert finding(run("doctor").stdout, "tracking").startswith("good")
+
+
+def test_doctor_tells_who_may_connect(look: redis.Redis) -> None:
+    assert finding(run("doctor").stdout, "access").startswith("advice   access       anybody")
+    with Server("", "--requirepass", "pw") as own:
+        told = run("doctor", "--url", own.url.replace("//", "//:pw@")).stdout
+    assert finding(told, "access").startswith("good")
 
 
 def test_doctor_knows_a_replica(server: Server) -> None:
@@ -427,6 +507,15 @@ def test_doctor_knows_a_replica(server: Server) -> None:
         done = run("doctor", "--url", replica.url)
     assert done.returncode == 1
     assert "locks need the primary" in finding(done.stdout, "role")
+
+
+def test_doctor_tells_whether_a_primary_that_is_cut_off_stops() -> None:
+    with Server() as own, Server("", "--replicaof", f"127.0.0.1 {own.port}"):
+        eventually(lambda: "state=online" in str(own("INFO", "replication")), "the replica follows", LIMIT)
+        ask = lambda: finding(run("doctor", "--url", own.url).stdout, "role")  # noqa: E731
+        assert "min-replicas-to-write" in ask()
+        own("CONFIG", "SET", "min-replicas-to-write", 1)
+        assert "min-replicas-to-write" not in ask()
 
 
 def test_doctor_reports_a_taken_name(held_name: str) -> None:
