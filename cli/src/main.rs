@@ -15,6 +15,7 @@ mod reply;
 mod run;
 mod scan;
 mod shown;
+mod starters;
 mod waiters;
 mod watch;
 mod who;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
             };
         }
     };
+    starters::end_with_them();
     let outcome = match &arguments.command {
         Command::Run(command) => run::run(&arguments.server, command),
         Command::Who(command) => who::who(&arguments.server, command),

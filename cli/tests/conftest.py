@@ -115,3 +115,7 @@ def is_alive(pid: int) -> bool:
 
 def gone(*pids: int) -> None:
     eventually(lambda: not any(map(is_alive, pids)), f"processes {pids} end", LIMIT)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

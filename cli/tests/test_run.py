@@ -8,12 +8,13 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from conftest import LIMIT, PROGRAM, Start, ended, gone, is_alive, line, run
+from conftest import LIMIT, PROGRAM, Start, Started, children, ended, gone, is_alive, line, run
 from server import Server, eventually
 
 # A shell that says when it has begun, and then waits for a child of its own.
@@ -229,6 +230,98 @@ def test_ctrl_c_reaches_the_command_once(name: str) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 6
     finally:
         os.close(terminal)
+
+
+def interrupted(process: Started, interrupt: Callable[[], object], times: int) -> None:
+    """Each interrupt is one for the command, and what goes to redlatch alone goes on to it."""
+    for _ in range(times):
+        interrupt()
+        assert line(process) == "int"
+    # It goes behind a copy that would be one too many.
+    os.kill(pid_of(process), signal.SIGTERM)
+    assert line(process) == "end"
+    assert ended(process)[0] == 6
+
+
+def pid_of(process: Started) -> int:
+    """Of redlatch, which timeout(1) may have started."""
+    (pid,) = [process.pid] if process.args[0] == PROGRAM else children(process.pid)
+    return pid
+
+
+def test_a_signal_to_the_whole_group_reaches_the_command_once(name: str, start: Start) -> None:
+    """As a shell script ends its jobs. A copy from us was a second SIGTERM: "at once", to many programs."""
+    process = start("run", name, sys.executable, "-c", EACH_SIGNAL)
+    assert line(process) == "on"
+    interrupted(process, lambda: os.killpg(process.pid, signal.SIGINT), 5)
+
+
+def test_a_signal_to_each_process_of_a_unit_reaches_the_command_once(name: str, start: Start) -> None:
+    """As systemd ends a unit: each process of the control group gets it."""
+    process = start("run", name, sys.executable, "-c", EACH_SIGNAL)
+    assert line(process) == "on"
+
+    for pid in children(process.pid):
+        os.kill(pid, signal.SIGINT)
+    assert line(process) == "int"
+    interrupted_too(process.pid)
+    interrupted(process, lambda: None, 0)
+
+
+def interrupted_too(pid: int) -> None:
+    """Sends an interrupt that comes alone, and waits until redlatch has taken it up."""
+    os.kill(pid, signal.SIGINT)
+    pending = lambda: any(  # noqa: E731
+        row.startswith(("SigPnd", "ShdPnd")) and int(row.split()[1], 16)
+        for row in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    eventually(lambda: not pending(), "it is taken up", LIMIT)
+
+
+def test_timeout_around_it_interrupts_the_command_once(name: str, tmp_path: Path) -> None:
+    """It sends to its child, and then to the group."""
+    with subprocess.Popen(
+        ["timeout", "1000", PROGRAM, "run", name, sys.executable, "-c", EACH_SIGNAL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert line(process) == "on"
+        interrupted(process, lambda: process.send_signal(signal.SIGINT), 1)
+
+
+def test_a_signal_to_the_group_of_a_command_in_another_one_goes_on_to_it(name: str, start: Start) -> None:
+    script = "import os, signal, time; os.setpgid(0, 0); print('on', flush=True); time.sleep(1000)"
+    process = start("run", name, sys.executable, "-c", script)
+    assert line(process) == "on"
+    os.killpg(process.pid, signal.SIGTERM)
+    assert ended(process)[0] == 128 + signal.SIGTERM
+
+
+def test_signals_by_name_reach_the_command(name: str, start: Start) -> None:
+    """pkill -f and its like find redlatch alone, not what it has beside the command."""
+    process = start("run", name, sys.executable, "-c", EACH_SIGNAL)
+    assert line(process) == "on"
+    tree = [process.pid, *children(process.pid)]
+    found = [pid for pid in tree if "redlatch" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert found == [process.pid]
+    assert [pid for pid in tree if "redlatch" in os.readlink(f"/proc/{pid}/exe")] == [process.pid]
+    for pid in found:
+        os.kill(pid, signal.SIGTERM)
+    assert ended(process)[0] == 6
+
+
+def test_nothing_is_left_beside_the_command(name: str, start: Start) -> None:
+    process = start("run", name, "sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
+    assert line(process) == "on"
+    beside = children(process.pid)
+    ended(process)
+    gone(*beside)
+    process = start("run", "-o", LEASE, name, "sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
+    assert line(process) == "on"
+    beside = children(process.pid)
+    process.kill()
+    gone(*beside)
 
 
 def test_ctrl_c_reaches_a_command_with_a_process_group_of_its_own(name: str) -> None:

@@ -88,6 +88,11 @@ impl Family {
         }
     }
 
+    /// A process that is started later, and is none of the command's.
+    pub(super) fn leave_out(&mut self, pid: Option<Pid>) {
+        self.others.extend(pid);
+    }
+
     /// Sends to all of them. A stopped process goes on, so that it can react. `command`: the process
     /// of the command, if it runs.
     pub(super) fn signal(&self, command: Option<Pid>, signal: Signal) {
@@ -148,6 +153,20 @@ fn descendants(without: &[Pid]) -> Vec<Pid> {
         }
     }
     found
+}
+
+/// The parent of a process that runs.
+pub(super) fn parent(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    parent_of(&stat).map(Pid::from_raw)
+}
+
+/// A set of signals in the text of proc(5)'s `status`.
+pub(super) fn mask(status: &str, name: &str) -> u64 {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix(name));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or_default()
 }
 
 /// The parent's id in a line of proc(5)'s `stat`, unless the process is a zombie. The name of the

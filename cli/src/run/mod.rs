@@ -3,6 +3,7 @@
 //! The main thread starts the command and waits for events: signals, the grant, the loss, the end
 //! of a child. The other threads only report them.
 
+mod copies;
 mod family;
 mod on_lost;
 mod refusals;
@@ -13,8 +14,8 @@ use std::process::Command;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getpgid, getpgrp};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use redlatch::embed::spawn;
 use redlatch::{
     AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Kind, Lock, LostReason, OptionValue,
@@ -23,7 +24,9 @@ use redlatch::{
 use crate::arguments::{Run, Server};
 use crate::failure::{self, Exit, Failure};
 use crate::scan::Found;
+use crate::starters::STARTERS;
 use crate::{complain, connect, scan, who};
+use copies::Copies;
 use family::{Ended, Family};
 pub(crate) use on_lost::OnLost;
 use on_lost::Step;
@@ -34,11 +37,7 @@ const TOKEN: &str = "REDLATCH_FENCING_TOKEN";
 /// The main thread waits for these.
 #[derive(Debug)]
 enum Event {
-    /// A signal came. `shared`: the terminal sent it to the whole job, so the command has it too.
-    Signalled {
-        signal: Signal,
-        shared: bool,
-    },
+    Signalled(Signal),
     /// A child process ended, stopped or went on.
     ChildChanged,
     Acquired(Result<Guard, Error>),
@@ -179,7 +178,7 @@ fn acquire(
     let mut signalled = None;
     for event in events {
         match (event, signalled) {
-            (Event::Signalled { signal, .. }, _) => {
+            (Event::Signalled(signal), _) => {
                 signalled.get_or_insert(signal);
                 canceller.cancel();
             }
@@ -206,6 +205,7 @@ fn under_lock(
     sender: Sender<Event>,
     events: &Receiver<Event>,
 ) -> Result<u8, Failure> {
+    let copies = Copies::new();
     let family = Family::new();
     let command = match start(&guard, arguments) {
         Ok(command) => command,
@@ -219,7 +219,7 @@ fn under_lock(
         // The main thread may have gone on to the end.
         let _ = lost.send(Event::Lost(reason));
     });
-    let ended = supervise(command, &family, lock, arguments, events);
+    let ended = supervise(command, family, copies, lock, arguments, events);
     drop(sender);
     match release(guard, lock) {
         // The command may have run without the lock for a while: its own code does not count.
@@ -247,6 +247,7 @@ fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
         // The command may be inside another `redlatch run`. The token of that lock does not guard this one.
         None => command.env_remove(TOKEN),
     };
+    command.env_remove(STARTERS);
     if let Some(signal) = arguments.on_lost.last_signal() {
         family::adopt_orphans();
         family::end_with_parent(&mut command, signal);
@@ -268,7 +269,8 @@ fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
 /// command and all its descendants have ended.
 fn supervise(
     command: Pid,
-    family: &Family,
+    mut family: Family,
+    mut copies: Copies,
     lock: &Lock,
     arguments: &Run,
     events: &Receiver<Event>,
@@ -283,20 +285,15 @@ fn supervise(
         {
             return ended;
         }
-        let event = match next_step {
+        let wake = copies.next().into_iter().chain(next_step).min();
+        let event = match wake {
             Some(time) => events.recv_timeout(time.saturating_duration_since(Instant::now())),
             None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
+        let now = Instant::now();
         match event {
             Ok(Event::Acquired(_)) => {}
-            // A command with a process group of its own, such as timeout(1), did not get it.
-            Ok(Event::Signalled { shared: true, .. })
-                if getpgid(Some(command)) == Ok(getpgrp()) => {}
-            // As if it had been sent to the command. A command that has ended gets nothing.
-            Ok(Event::Signalled { signal, .. }) if ended.is_none() => {
-                let _ = kill(command, signal);
-            }
-            Ok(Event::Signalled { .. }) => {}
+            Ok(Event::Signalled(signal)) => copies.came(signal, now),
             Ok(Event::ChildChanged) => {
                 if let Some(now) = family::reap(command) {
                     ended = Some(now);
@@ -306,6 +303,12 @@ fn supervise(
                 complain(&format!("the lock {} is lost: {reason}", lock.name()));
                 lost = true;
                 next_step = (!arguments.on_lost.ignores()).then(Instant::now);
+            }
+            Err(_) if next_step.is_none_or(|time| time > now) => {
+                // A command that has ended gets nothing.
+                if ended.is_none() {
+                    copies.go_on(now, command, &mut family);
+                }
             }
             Err(_) => {
                 next_step = steps.next().map(|step| match step {

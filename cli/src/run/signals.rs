@@ -3,14 +3,11 @@
 use std::sync::mpsc::Sender;
 
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{getpid, getsid};
 use redlatch::Error;
 use redlatch::embed::spawn;
-use signal_hook::iterator::SignalsInfo;
-use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::low_level::siginfo::{Cause, Origin};
+use signal_hook::iterator::Signals;
 
-use super::Event;
+use super::{Event, family};
 use crate::failure::{Exit, Failure};
 
 /// These go on to the command. Stop signals stay with the system: the whole job stops.
@@ -37,14 +34,17 @@ pub(super) fn report_to(events: Sender<Event>) -> Result<(), Failure> {
         Failure::new(Exit::Internal, format!("cannot unblock signals: {error}"))
     })?;
     let wanted = wanted.into_iter().map(|signal| signal as i32);
-    let mut signals = SignalsInfo::<WithOrigin>::new(wanted).map_err(|error| {
+    let mut signals = Signals::new(wanted).map_err(|error| {
         Failure::new(Exit::Internal, format!("cannot receive signals: {error}"))
     })?;
     spawn("redlatch-signals", move || {
-        for origin in signals.forever() {
-            if let Some(event) = event(&origin)
-                && events.send(event).is_err()
-            {
+        for signal in signals.forever() {
+            let event = match Signal::try_from(signal) {
+                Ok(Signal::SIGCHLD) => Event::ChildChanged,
+                Ok(signal) => Event::Signalled(signal),
+                Err(_) => continue,
+            };
+            if events.send(event).is_err() {
                 return;
             }
         }
@@ -53,26 +53,8 @@ pub(super) fn report_to(events: Sender<Event>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn event(origin: &Origin) -> Option<Event> {
-    let signal = Signal::try_from(origin.signal).ok()?;
-    Some(match signal {
-        Signal::SIGCHLD => Event::ChildChanged,
-        _ => Event::Signalled {
-            signal,
-            // The kernel sends for a terminal only: to all processes of the job, or, when the
-            // terminal is gone, to the leader of the session alone.
-            shared: matches!(origin.cause, Cause::Kernel)
-                && !(signal == Signal::SIGHUP && getsid(None) == Ok(getpid())),
-        },
-    })
-}
-
 /// Whether our parent has this signal ignored. Linux tells it without `unsafe`.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+    family::mask(&status, "SigIgn:") >> (signal as i32 - 1) & 1 == 1
 }
