@@ -95,11 +95,9 @@ def command_line(program: Path, folder: Path, url: str) -> None:
 def with_python(package: Path, folder: Path) -> None:
     run(sys.executable, "-m", "venv", "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
-    packing = 'export REDLATCH_ROOT=$0; . "$0/scripts/lib/package-env.sh"; exec "$@"'
-    install: list[str | Path] = ["-m", "pip", "install", "-q", "--disable-pip-version-check", package]
-    # The sources of one package have features of their own: all is compiled again, as quickly as it goes.
-    quickly = {**WARM, "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0"}
-    run("bash", "-c", packing, ROOT, python, *install, cwd=folder, env=quickly)
+    # The sources of one package have features of their own, so most is compiled again: as a development build.
+    quickly = {**WARM, "MATURIN_PEP517_ARGS": "--profile=dev"}
+    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", package, cwd=folder, env=quickly)
     where = run(python, "-c", "import redlatch; print(redlatch.__file__)", cwd=folder)
     if not where.startswith(str(folder)):
         raise RuntimeError(f"it imported {where}")
@@ -155,31 +153,35 @@ def wasm(folder: Path) -> None:
 
 
 def crate(folder: Path) -> None:
-    package = unpack(only("redlatch-[0-9]*.crate"), folder / "face")
-    proto = unpack(only("redlatch-proto-*.crate"), folder / "proto")
-    testing = unpack(only("redlatch-testing-*.crate"), folder / "testing")
+    """A program of a user, and the command line: one workspace, or each dependency would be compiled for both."""
+    names = ("redlatch", "redlatch-proto", "redlatch-testing", "redlatch-cli")
+    places = {name: unpack(only(f"{name}-[0-9]*.crate"), folder / f"{name}-unpacked") for name in names}
+    # As a registry gives them, once it has all.
+    registry = {name: place for name, place in places.items() if name != "redlatch-cli"}
+    patches = "".join(f'{name} = {{ path = "{place}" }}\n' for name, place in registry.items())
+    tool = places["redlatch-cli"]
+    # Its lock file names the registry for ours, and everything else stays as it says.
+    options = [f"--config=patch.crates-io.{name}.path='{place}'" for name, place in registry.items()]
+    run("cargo", "update", "--quiet", "--workspace", *options, cwd=tool, env=WARM)
+    run("cargo", "metadata", "--quiet", "--locked", "--format-version=1", *options, cwd=tool, env=WARM)
     program = folder / "program"
     (program / "src").mkdir(parents=True)
     (program / "src" / "main.rs").write_text(programs("rust")[0])
     (program / "Cargo.toml").write_text(
-        '[package]\nname = "fresh"\nedition = "2024"\n[workspace]\n'
-        # As a registry gives them, once it has all.
-        f'[patch.crates-io]\nredlatch-proto = {{ path = "{proto}" }}\nredlatch-testing = {{ path = "{testing}" }}\n'
-        f'[dependencies]\nredlatch = {{ path = "{package}" }}\n'
+        '[package]\nname = "fresh"\nedition = "2024"\n[dependencies]\nredlatch = "*"\n'
         'tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }\n'
-        + (text := (ROOT / "Cargo.toml").read_text())[text.index("[profile.") :]
     )
-    (program / "Cargo.lock").write_bytes((ROOT / "Cargo.lock").read_bytes())
+    text = (ROOT / "Cargo.toml").read_text()
+    (folder / "Cargo.toml").write_text(
+        f'[workspace]\nresolver = "3"\nmembers = ["program", "{tool.relative_to(folder)}"]\n'
+        f"[patch.crates-io]\n{patches}{text[text.index('[profile.') :]}"
+    )
+    (folder / "Cargo.lock").write_bytes((ROOT / "Cargo.lock").read_bytes())
+    run("cargo", "build", "--quiet", "--workspace", cwd=folder, env=WARM)
+    built = Path(WARM["CARGO_TARGET_DIR"]) / "debug"
     with Server() as server:
-        run("cargo", "run", "--quiet", cwd=program, env={**WARM, "REDLATCH_URL": server.url})
-        tool = unpack(only("redlatch-cli-*.crate"), folder / "cli")
-        registry = {"redlatch": package, "redlatch-proto": proto, "redlatch-testing": testing}
-        patches = [f"--config=patch.crates-io.{name}.path='{path}'" for name, path in registry.items()]
-        # Its lock file names the registry for both, and everything else stays as it says.
-        run("cargo", "update", "--quiet", "--workspace", *patches, cwd=tool, env=WARM)
-        install = ["cargo", "install", "--quiet", "--locked", "--debug", *patches]
-        run(*install, "--root", folder / "installed", "--path", tool, cwd=folder, env=WARM)
-        command_line(folder / "installed" / "bin" / "redlatch", folder, server.url)
+        run(built / "fresh", cwd=folder, env={**CLEAN, "REDLATCH_URL": server.url})
+        command_line(built / "redlatch", folder, server.url)
 
 
 def c_tarball(folder: Path) -> Path:
