@@ -273,10 +273,18 @@ fn wait_for<T: Send>(
     let result = if interruptible {
         // One may have come in the moment before.
         py.check_signals()?;
+        let mut stops_a_loop = event_loop_runs(py)?;
         // The calling thread takes the GIL again only to let Python see a signal; an exception from
         // its handler (KeyboardInterrupt) cancels the operation.
         py.detach(|| {
-            operation.wait_interruptibly(canceller, || Python::attach(|py| py.check_signals()))
+            operation.wait_interruptibly(canceller, || {
+                Python::attach(|py| {
+                    if std::mem::take(&mut stops_a_loop) {
+                        warn_of_the_loop(py)?;
+                    }
+                    py.check_signals()
+                })
+            })
         })
     } else {
         Ok(py.detach(|| match canceller {
@@ -286,6 +294,31 @@ fn wait_for<T: Send>(
     };
     drop(waiting);
     result
+}
+
+/// Whether the calling thread runs an event loop of asyncio, whose tasks stand still while it waits.
+fn event_loop_runs(py: Python<'_>) -> PyResult<bool> {
+    let modules = py
+        .import(intern!(py, "sys"))?
+        .getattr(intern!(py, "modules"))?;
+    // What the program has not imported cannot be running.
+    match modules
+        .cast_into::<PyDict>()?
+        .get_item(intern!(py, "asyncio.events"))?
+    {
+        Some(events) => Ok(!events
+            .call_method0(intern!(py, "_get_running_loop"))?
+            .is_none()),
+        None => Ok(false),
+    }
+}
+
+/// A wait for a lock that a task of the same loop holds would never end, and nothing else says why.
+fn warn_of_the_loop(py: Python<'_>) -> PyResult<()> {
+    let category = py.get_type::<pyo3::exceptions::PyRuntimeWarning>();
+    let text = c"a call of redlatch.Client waits on the thread of a running event loop, whose tasks stand still meanwhile; \
+                 in async code use redlatch.aio.Client, or asyncio.to_thread";
+    PyErr::warn(py, &category, text, 2)
 }
 
 thread_local! {

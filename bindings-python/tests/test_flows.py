@@ -8,6 +8,7 @@ import itertools
 import sys
 import threading
 import unittest
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
@@ -594,3 +595,28 @@ def test_a_lock_ends_with_the_flow_that_acquired_it(
         lambda: [each for each in caplog.records if getattr(each, "redlatch_event", "") == "abandoned"]
     )
     kept.clear()
+
+
+def test_a_wait_that_stops_an_event_loop_says_so(client: redlatch.Client, name: str) -> None:
+    lock = client.lock(name)
+
+    async def hold(entered: asyncio.Event, end: asyncio.Event) -> None:
+        with lock:
+            entered.set()
+            await end.wait()
+
+    async def wait_for_a_task_of_the_same_loop() -> None:
+        entered, end = asyncio.Event(), asyncio.Event()
+        holder = asyncio.create_task(hold(entered, end))
+        await entered.wait()
+        with warnings.catch_warnings():
+            # As an error it ends the wait, which would be as long as its limit.
+            warnings.simplefilter("error")
+            with pytest.raises(RuntimeWarning, match=r"use redlatch\.aio\.Client"):
+                lock.acquire(timeout=LIMIT)
+        end.set()
+        await holder
+
+    asyncio.run(wait_for_a_task_of_the_same_loop())
+    assert lock.acquire(False)
+    lock.release()
