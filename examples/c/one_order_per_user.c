@@ -1,5 +1,5 @@
 /* One order per user: who clicks twice orders once, whichever servers get the clicks; see
- * examples/README.md.
+ * docs/recipes.md.
  *
  * one_order_per_user SHOP, with the server in REDLATCH_URL and one user a line on standard input
  * cc one_order_per_user.c $(pkg-config --cflags --libs redlatch) */

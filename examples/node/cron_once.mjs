@@ -1,4 +1,4 @@
-// A cron job that all hosts start and one of them runs; see examples/README.md.
+// A cron job that all hosts start and one of them runs; see docs/recipes.md.
 //
 // cron_once.mjs FOLDER PERIOD, with the server in REDLATCH_URL. PERIOD is how often cron starts it, in seconds.
 import { appendFile } from 'node:fs/promises'

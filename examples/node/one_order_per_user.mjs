@@ -1,4 +1,4 @@
-// One order per user: who clicks twice orders once, whichever servers get the clicks; see examples/README.md.
+// One order per user: who clicks twice orders once, whichever servers get the clicks; see docs/recipes.md.
 //
 // one_order_per_user.mjs SHOP, with the server in REDLATCH_URL and one user a line on standard input
 import { appendFile, readFile } from 'node:fs/promises'

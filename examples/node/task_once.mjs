@@ -1,4 +1,4 @@
-// Each task once: a queue delivers a task to several workers, or again; see examples/README.md.
+// Each task once: a queue delivers a task to several workers, or again; see docs/recipes.md.
 //
 // task_once.mjs FOLDER, with the server in REDLATCH_URL and one task a line on standard input
 import { appendFile, readFile } from 'node:fs/promises'

@@ -1,4 +1,4 @@
-"""One order per user, with asyncio; see examples/README.md.
+"""One order per user, with asyncio; see docs/recipes.md.
 
 one_order_per_user_asyncio.py SHOP, with the server in REDLATCH_URL and one user a line on standard input
 """

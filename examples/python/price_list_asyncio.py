@@ -1,4 +1,4 @@
-"""A price list that one refreshes and many read, with asyncio; see examples/README.md.
+"""A price list that one refreshes and many read, with asyncio; see docs/recipes.md.
 
 price_list_asyncio.py SHOP, with the server in REDLATCH_URL and the version that is wanted, a line each, on standard input
 """

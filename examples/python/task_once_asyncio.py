@@ -1,4 +1,4 @@
-"""Each task once, with asyncio; see examples/README.md.
+"""Each task once, with asyncio; see docs/recipes.md.
 
 task_once_asyncio.py FOLDER, with the server in REDLATCH_URL and one task a line on standard input
 """

@@ -5,8 +5,9 @@
 
 GitHub shows the same pages, so they are plain Markdown. Three things are made of them here, in a copy:
 
-- Programs of several languages that stand one after the other become tabs; all four have to be there. So do
-  paragraphs with programs that begin with a language in bold, up to the next heading or bold word.
+- Programs of several languages that stand one after the other become tabs; all four have to be there, except in the pages that
+  show some. So do paragraphs with programs that begin with a language in bold, up to the next heading or bold word.
+- A line `Programs:` with links to files of examples/ becomes tabs with these files.
 - A link to a file of the checkout that is no page leads to the repository; it is plain text while Cargo.toml names none.
 - The API pages come from Python's sources, index.d.ts, redlatch.h and rustdoc.
 """
@@ -45,7 +46,10 @@ LABELS = {
 }
 ORDER = list(dict.fromkeys(LABELS.values()))
 FOUR = {"Rust", "Python", "Node.js", "C"}
+SHOW_SOME = {"docs/recipes.md"}
 FENCE = re.compile(r"^```(\S*)[^\n]*\n.*?^```[ ]*$", re.MULTILINE | re.DOTALL)
+PROGRAMS = re.compile(r"(?m)^Programs: (\[.*\)) *$")
+FILES = {".rs": "rust", ".py": "python", ".mjs": "js", ".c": "c"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
@@ -126,13 +130,28 @@ def tab(label: str, body: str) -> str:
     return f'=== "{label}"\n\n' + re.sub(r"(?m)^(?=.)", "    ", body.strip()) + "\n\n"
 
 
-def tabs(bodies: dict[str, list[str]]) -> str:
-    if bodies and (missing := FOUR - bodies.keys()):
+def programs_of_links(text: str, source: str) -> str:
+    """The files that a line names, in place of the line."""
+
+    def one(line: re.Match[str]) -> str:
+        fences = []
+        for _, _, target in LINK.findall(line[1]):
+            file = ROOT / os.path.dirname(source) / target
+            if not file.exists():
+                raise Broken(f"{source}: the link to {target} leads nowhere")
+            fences.append(f"```{FILES[file.suffix]}\n{file.read_text().rstrip()}\n```")
+        return "\n\n".join(fences)
+
+    return PROGRAMS.sub(one, text)
+
+
+def tabs(bodies: dict[str, list[str]], all_four: bool = True) -> str:
+    if all_four and bodies and (missing := FOUR - bodies.keys()):
         raise Broken(f"a program is shown in {', '.join(bodies)} and not in {', '.join(sorted(missing))}")
     return "".join(tab(label, "\n\n".join(bodies[label])) for label in ORDER if label in bodies)
 
 
-def programs_as_tabs(text: str) -> str:
+def programs_as_tabs(text: str, all_four: bool = True) -> str:
     """Neighbouring programs of two languages or more are one group of tabs."""
     out, end = [], 0
     group: list[re.Match[str]] = []
@@ -143,7 +162,7 @@ def programs_as_tabs(text: str) -> str:
         for block in group:
             bodies.setdefault(LABELS[block[1]], []).append(block[0])
         if len(bodies) > 1:
-            out.append(text[end : group[0].start()] + tabs(bodies))
+            out.append(text[end : group[0].start()] + tabs(bodies, all_four))
             end = group[-1].end()
         group.clear()
 
@@ -217,9 +236,11 @@ def stage() -> None:
     for source, place in places.items():
         (PAGES / place).parent.mkdir(parents=True, exist_ok=True)
         if not source.startswith("api/"):
-            text = linked((ROOT / source).read_text(), source, places, repository)
+            text = programs_of_links((ROOT / source).read_text(), source)
+            text = linked(text, source, places, repository)
             try:
-                (PAGES / place).write_text(programs_as_tabs(paragraphs_as_tabs(lists_apart(bars(text)))))
+                text = paragraphs_as_tabs(lists_apart(bars(text)))
+                (PAGES / place).write_text(programs_as_tabs(text, source not in SHOW_SOME))
             except Broken as error:
                 raise Broken(f"{source}: {error}") from error
         config = config.replace(f'"{source}"', f'"{place}"')
