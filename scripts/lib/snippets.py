@@ -64,7 +64,7 @@ def python(text: str, folder: Path) -> list[str]:
 
 
 def link_package(folder: Path) -> None:
-    """Ours, and those that the programs of docs/node-frameworks.md run beside."""
+    """Ours, and those that the programs of docs/node-frameworks.md and docs/coming-from.md run beside."""
     modules = folder / "node_modules"
     modules.mkdir()
     for package in (ROOT / "scripts" / "frameworks" / "node_modules").glob("[!.]*"):
