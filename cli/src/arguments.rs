@@ -25,7 +25,8 @@ Examples:
   redlatch run -n -E 0 report ./report.sh            nothing to do while another one runs
   redlatch run --wait 30s --fencing orders:42 ./migrate.sh
   redlatch run --permits 4 thumbnails ./make.sh      at most four at a time
-  redlatch run -o kind=fair deploy ./deploy.sh       one after the other as they came";
+  redlatch run -o kind=fair deploy ./deploy.sh       one after the other as they came
+  redlatch run -q --once-per 1h nightly ./job.sh     from the cron of several machines";
 
 /// A distributed lock over Redis for scripts: shared with Rust, Python, Node.js, C and Redisson.
 #[derive(Debug, Parser)]
@@ -100,12 +101,21 @@ pub(crate) struct Run {
     /// Do not wait: end at once if somebody holds the lock.
     #[arg(short = 'n', long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// The exit code if the lock is not acquired in time.
+    /// The exit code if the lock is not acquired in time. With 0 nothing is said about it.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
+    /// Say nothing when somebody else has the lock.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// A fixed lease. It is not renewed: the lock, and with it the command, ends after this time.
     #[arg(short, long, value_name = "TIME", value_parser = |text: &str| checked("lease", text))]
     pub(crate) lease: Option<String>,
+    /// Once in this time, for the cron of several machines. When the command has succeeded, the lock
+    /// stays until a minute (at most a tenth of TIME) before the time is over, counted from its
+    /// acquisition. When it has failed, the lock is released, and another machine may run it. Without
+    /// --wait it ends at once if somebody has run it or runs it.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["lease", "shared", "permits"], value_parser = period)]
+    pub(crate) once_per: Option<Duration>,
     /// Draw a fencing token. The command finds it in $REDLATCH_FENCING_TOKEN.
     #[arg(long)]
     pub(crate) fencing: bool,
@@ -222,6 +232,15 @@ fn checked(option: &str, text: &str) -> Result<String, String> {
         .set(option, OptionValue::Text(text))
         .map(|()| text.to_owned())
         .map_err(|error| failure::text(&error))
+}
+
+/// The time for `--once-per`. The lock is kept by a lease of that length.
+fn period(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_secs(1);
+    match embed::read_duration("lease", OptionValue::Text(text)) {
+        Ok(time) if time >= SHORTEST => Ok(time),
+        _ => Err("it is a time with a unit, from 1s to 24h, such as 1h".to_owned()),
+    }
 }
 
 /// An address to listen at. A port alone is one of the machine itself.

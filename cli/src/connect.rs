@@ -62,7 +62,7 @@ fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
     builder_at(&url(server)?, server)
 }
 
-fn url(server: &Server) -> Result<String, Failure> {
+pub(crate) fn url(server: &Server) -> Result<String, Failure> {
     // Read here: clap would show `--url` in every usage line while the variable is set.
     let url = server.url.clone().or_else(|| env::var("REDLATCH_URL").ok());
     match (&server.url_file, url) {

@@ -52,7 +52,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Ends the program with a line on standard error.
+/// Ends the program with a line on standard error, unless it is empty.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,

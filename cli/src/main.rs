@@ -65,7 +65,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            complain(&failure.text);
+            if !failure.text.is_empty() {
+                complain(&failure.text);
+            }
             ExitCode::from(failure.code)
         }
     }

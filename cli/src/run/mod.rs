@@ -18,7 +18,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use redlatch::embed::spawn;
 use redlatch::{
-    AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Kind, Lock, LostReason, OptionValue,
+    AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Kind, Lock, LostReason,
+    OptionValue, ReentryKey,
 };
 
 use crate::arguments::{Run, Server};
@@ -50,15 +51,22 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
     let (sender, events) = mpsc::channel();
     signals::report_to(sender.clone())?;
     // It ends when the lock is acquired, or is not.
-    let telling = refusals::tell(server, &client, &lock);
-    let acquired = acquire(&lock, arguments, &sender, &events);
+    let telling = refusals::tell(server, &client, &lock, arguments.quiet);
+    // For `--once-per`: one level is for the command, another for the time.
+    let key = ReentryKey::new_task();
+    let acquired = acquire(&lock, arguments, key, &sender, &events);
     drop(telling);
     let outcome = match acquired {
-        Ok(Acquired::Held(guard)) => under_lock(guard, &lock, arguments, sender, &events),
+        Ok(Acquired::Held(guard)) => {
+            under_lock(server, guard, &lock, arguments, key, sender, &events)
+        }
         Ok(Acquired::Signalled(signal)) => Ok(by_signal(signal as i32)),
         Err(error) if error.kind() == ErrorKind::Timeout => Err(Failure {
             code: arguments.conflict_exit_code,
-            text: conflict(server, &lock, &error),
+            text: match arguments.quiet || arguments.conflict_exit_code == 0 {
+                true => String::new(),
+                false => conflict(server, &lock, arguments, &error),
+            },
         }),
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
             Err(Failure::new(Exit::Foreign, foreign(server, &lock, &error)))
@@ -71,8 +79,14 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
 }
 
 /// Tells why the lock was not acquired, and who holds it now if that can be had.
-fn conflict(server: &Server, lock: &Lock, error: &Error) -> String {
-    let text = failure::text(error);
+fn conflict(server: &Server, lock: &Lock, arguments: &Run, error: &Error) -> String {
+    let mut text = failure::text(error);
+    if let Some(period) = arguments.once_per {
+        text = format!(
+            "the command runs, or has run in the last {period:?}, under {}",
+            lock.name()
+        );
+    }
     match who::look(server, lock) {
         Ok(Found::Held(held)) => format!("{text}; {}", held.as_text()),
         _ => text,
@@ -142,6 +156,28 @@ fn lock(server: &Server, client: &Client, arguments: &Run) -> Result<Lock, Failu
     if arguments.fencing {
         options = options.fencing(true);
     }
+    if given("linger") == Some("true") {
+        return Err(Failure::new(
+            Exit::Usage,
+            "a lock does not outlive its command; use --once-per TIME in place of -o linger=true",
+        ));
+    }
+    if arguments.once_per.is_some() {
+        let kind = given("kind").unwrap_or(Kind::Reentrant.name());
+        if ![Kind::Reentrant, Kind::Fair, Kind::Write]
+            .map(Kind::name)
+            .contains(&kind)
+        {
+            return Err(Failure::new(
+                Exit::Usage,
+                format!(
+                    "--once-per takes the lock twice, for the command and for the time, and -o kind={kind} names a kind \
+                     that cannot be; leave one of the two out"
+                ),
+            ));
+        }
+        options = options.linger(true).reentrant(true);
+    }
     Ok(client.lock_with(&arguments.name, options)?)
 }
 
@@ -152,17 +188,26 @@ enum Acquired {
     Signalled(Signal),
 }
 
+/// How long `--once-per` keeps the lock. The next start of cron may come a little early.
+fn kept(period: Duration) -> Duration {
+    period - (period / 10).min(Duration::from_secs(60))
+}
+
 fn acquire(
     lock: &Lock,
     arguments: &Run,
+    key: ReentryKey,
     sender: &Sender<Event>,
     events: &Receiver<Event>,
 ) -> Result<Acquired, Error> {
     let mut options = AcquireOptions::new();
     if let Some(wait) = &arguments.wait {
         options.set("wait", OptionValue::Text(wait))?;
-    } else if arguments.no_wait {
+    } else if arguments.no_wait || arguments.once_per.is_some() {
         options = options.wait(Duration::ZERO);
+    }
+    if let Some(period) = arguments.once_per {
+        options = options.lease(kept(period)).key(key);
     }
     if let Some(lease) = &arguments.lease {
         options.set("lease", OptionValue::Text(lease))?;
@@ -199,18 +244,32 @@ fn acquire(
 
 /// Runs the command, releases the lock, and says with which code to exit.
 fn under_lock(
+    server: &Server,
     guard: Guard,
     lock: &Lock,
     arguments: &Run,
+    key: ReentryKey,
     sender: Sender<Event>,
     events: &Receiver<Event>,
 ) -> Result<u8, Failure> {
+    let (guard, stays) = match arguments.once_per {
+        None => (guard, None),
+        // This level is renewed, and the other one says when the lock ends after it.
+        Some(_) => match lock.acquire_with(AcquireOptions::new().key(key)).wait() {
+            Ok(inner) => (inner, Some(guard)),
+            Err(error) => {
+                release(guard, lock);
+                return Err(error.into());
+            }
+        },
+    };
     let copies = Copies::new();
     let family = Family::new();
-    let command = match start(&guard, arguments) {
+    let command = match start(server, &guard, arguments) {
         Ok(command) => command,
         Err(failure) => {
             release(guard, lock);
+            stays.map(|guard| release(guard, lock));
             return Err(failure);
         }
     };
@@ -221,14 +280,34 @@ fn under_lock(
     });
     let ended = supervise(command, family, copies, lock, arguments, events);
     drop(sender);
-    match release(guard, lock) {
+    let code = match ended {
+        Ended::With(code) => code,
+        Ended::By(signal) => by_signal(signal),
+    };
+    let failure = release(guard, lock);
+    if let Some(stays) = stays {
+        stay(stays, code, lock);
+    }
+    match failure {
         // The command may have run without the lock for a while: its own code does not count.
         Some(ErrorKind::Lost) if !arguments.on_lost.ignores() => Ok(Exit::Lost as u8),
-        _ => Ok(match ended {
-            Ended::With(code) => code,
-            Ended::By(signal) => by_signal(signal),
-        }),
+        _ => Ok(code),
     }
+}
+
+/// Leaves the lock to its lease if the command has succeeded.
+fn stay(guard: Guard, code: u8, lock: &Lock) {
+    if code == 0 && !guard.remaining().is_zero() {
+        guard.detach();
+        return;
+    }
+    if code != 0 && guard.is_held() {
+        complain(&format!(
+            "the command failed with exit code {code}, so {} is released, and another machine may run it",
+            lock.name()
+        ));
+    }
+    release(guard, lock);
 }
 
 /// The code that a shell reports for a process that this signal ended.
@@ -236,7 +315,7 @@ fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
+fn start(server: &Server, guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
     let [program, words @ ..] = &arguments.command[..] else {
         return Err(Failure::new(Exit::Usage, "no command is given"));
     };
@@ -247,6 +326,8 @@ fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
         // The command may be inside another `redlatch run`. The token of that lock does not guard this one.
         None => command.env_remove(TOKEN),
     };
+    // However it was given.
+    command.env("REDLATCH_URL", connect::url(server)?);
     command.env_remove(STARTERS);
     if let Some(signal) = arguments.on_lost.last_signal() {
         family::adopt_orphans();

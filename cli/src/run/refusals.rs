@@ -1,14 +1,15 @@
 //! A server may refuse the lock for a reason that passes, such as too few replicas. The wait goes
-//! on, and a person has to hear of the reason.
+//! on, and a person has to hear of the reason; and of the holder, if the wait is long.
 
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
+use std::time::{Duration, Instant};
 
 use redlatch::embed::{LockExt, spawn};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, Lock};
 
 use crate::arguments::Server;
-use crate::{complain, connect};
+use crate::scan::Found;
+use crate::{complain, connect, who};
 
 /// The pause before the first look, and after one that finds the lock free: in so long a waiter
 /// takes it, unless it is refused.
@@ -16,10 +17,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The longest pause between looks that find the lock held. There may be many who wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
+/// From then on a wait is long.
+const LONG: Duration = Duration::from_secs(30);
+
 const LEASE: Duration = Duration::from_secs(1);
 
 /// Tells refusals on standard error for as long as the answer lives, each one once.
-pub(super) fn tell(server: &Server, client: &Client, lock: &Lock) -> Sender<()> {
+/// `quiet`: not who holds the lock.
+pub(super) fn tell(server: &Server, client: &Client, lock: &Lock, quiet: bool) -> Sender<()> {
     let (alive, ended) = mpsc::channel();
     let (server, lock) = (server.clone(), lock.clone());
     // One side of a read-write lock is free only if nobody has the other.
@@ -30,6 +35,7 @@ pub(super) fn tell(server: &Server, client: &Client, lock: &Lock) -> Sender<()> 
     // Without a thread nothing is told; the acquisition needs one too, and says so.
     let _ = spawn("redlatch-refusals", move || {
         let (mut free, mut told, mut pause) = (false, None, PAUSE);
+        let (start, mut named) = (Instant::now(), quiet);
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let is_free = |side: &Lock| matches!(side.is_locked().wait(), Ok(false));
             let was_free = std::mem::replace(&mut free, sides.iter().all(is_free));
@@ -38,12 +44,21 @@ pub(super) fn tell(server: &Server, client: &Client, lock: &Lock) -> Sender<()> 
             } else {
                 LONGEST_PAUSE.min(2 * pause)
             };
+            if !named
+                && start.elapsed() >= LONG
+                && let Ok(Found::Held(held)) = who::look(&server, &lock)
+                && ended.try_recv() == Err(TryRecvError::Empty)
+            {
+                complain(&format!("still waiting: {}", held.as_text()));
+                named = true;
+            }
             // A lock that somebody holds is refused for that.
             if !(free && was_free) {
                 continue;
             }
             let refusal = refusal(&server, &lock);
-            if refusal.is_some() && refusal != told && ended.try_recv().is_err() {
+            if refusal.is_some() && refusal != told && ended.try_recv() == Err(TryRecvError::Empty)
+            {
                 complain(refusal.as_deref().unwrap_or_default());
                 told = refusal;
             }
