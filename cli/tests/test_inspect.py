@@ -418,10 +418,10 @@ def test_doctor_names_missing_rights(look: redis.Redis, server: Server) -> None:
 
 
 def documented(*more: str) -> list[str]:
-    """The user of docs/errors.md, for locks whose names begin with `orders`."""
-    page = (ROOT / "docs" / "errors.md").read_text()
-    rules = page.split("ACL SETUSER app ", 1)[1].split("```", 1)[0]
-    return ["app", "reset", *rules.replace("\\", " ").split(), *more]
+    """The user of docs/security.md, for locks whose names begin with `orders`."""
+    page = (ROOT / "docs" / "security.md").read_text()
+    (line,) = re.findall("^ACL SETUSER (app reset .*)$", page, re.MULTILINE)
+    return [*line.split(), *more]
 
 
 @pytest.mark.parametrize("options", [[], ["-o", "tracking=false"], ["-o", "protocol=resp2"]])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from conftest import LIMIT, Start, ended, line, run
+from conftest import LIMIT, ROOT, Start, ended, line, run
+from ruamel.yaml import YAML
 from server import Server, eventually, free_port
 
 OWNER = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:17"
@@ -201,3 +202,21 @@ def test_two_programs_at_one_port(start: Start, name: str) -> None:
     has(port, "redlatch_up", 1)
     code, _, errors = ended(start("watch", "--prometheus", f":{port}", name))
     assert (code, "in use" in errors) == (64, True), errors
+
+
+def test_the_alerts_of_the_docs_name_metrics_that_are_there(start: Start, name: str) -> None:
+    operate, metrics = ((ROOT / "docs" / page).read_text() for page in ("operate.md", "metrics.md"))
+    (rules,) = re.findall(r"^```yaml\n(groups:.*?)^```", operate, re.MULTILINE | re.DOTALL)
+    alerts = [rule for group in YAML(typ="safe").load(rules)["groups"] for rule in group["rules"]]
+    assert alerts
+    port = free_port()
+    start("watch", "--prometheus", f":{port}", name)
+    has(port, "redlatch_up", 1)
+    served = set(re.findall("^# TYPE ([a-z_]+)", get(port)[2], re.MULTILINE))
+    told = {dotted.replace(".", "_") for dotted in re.findall(r"`(redlatch\.[a-z.]+)`", metrics)}
+    for rule in alerts:
+        assert rule.keys() <= {"alert", "expr", "for", "annotations"}
+        assert rule["annotations"].keys() == {"summary"}
+        for metric in re.findall(r"\bredlatch_[a-z_]+", rule["expr"]):
+            plain = re.sub("_(total|seconds_bucket)$", "", metric)
+            assert metric in served or plain in told, f"{rule['alert']}: {metric}"

@@ -1,5 +1,5 @@
-//! docs/options.md and docs/errors.md are what the tables say, and `REDLATCH_BLESS=1` writes them
-//! anew; index.d.ts and docs/events.md are compared, and the servers that the pages name to those
+//! docs/options.md, docs/errors.md and the rights in docs/security.md are what the tables say, and
+//! `REDLATCH_BLESS=1` writes them anew; index.d.ts and docs/events.md are compared, and the servers that the pages name to those
 //! that are tested.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -14,6 +14,8 @@ use redlatch::embed::{OptionInfo, Scope, Type, all_options};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, Stats};
 use support::Server;
 
+/// How the line begins that makes a user of the server.
+const USER: &str = "ACL SETUSER app reset on >password";
 /// The commands that a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with
 /// `orders`.
 const KEYS: &str =
@@ -333,6 +335,8 @@ succeed later without any change.
 |---|---|---|---|---|---|
 ";
 
+const RIGHTS: &str = "The commands, keys and channels: [the rights of a user](security.md#the-rights-of-a-user).\n\n";
+
 fn errors_page() -> String {
     let mut page = ERRORS.to_owned();
     for kind in ErrorKind::ALL {
@@ -357,7 +361,7 @@ fn errors_page() -> String {
         .unwrap();
         match kind {
             ErrorKind::Lost => page += &lost_reasons(),
-            ErrorKind::Denied => page += &acl(),
+            ErrorKind::Denied => page += RIGHTS,
             ErrorKind::Server => page += REFUSALS,
             _ => {}
         }
@@ -375,24 +379,29 @@ fn lost_reasons() -> String {
     table + "\n"
 }
 
-fn acl() -> String {
-    let commands = COMMANDS.replace(" +publish", " \\\n    +publish");
+fn rights() -> String {
     format!(
-        "For locks whose names begin with `orders` (Redis 6.2 or newer):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
-         {commands}\n```\n\n\
-         For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
-         For read-write locks give also `{RW_KEYS}`, with `writer_preference` also `{RW_MARK}`.\n\n\
-         For fair locks give also `{FAIR_RULES}`.\n\n\
-         For semaphores give also `{PERMIT_RULES}`, and with the option `fair` besides `{FAIR_PERMIT_RULES}`.\n\n\
-         For plain semaphores and latches give also `{COUNTER_RULES}`.\n\n\
-         `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
-         `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
-         many callers do not share commands. `+select` is for a database other \
-         than 0, `+info` for a warning when the server may evict locks and for `restart_delay`, `+wait` for the option `replicas`. On \
-         Redis 7 or newer also `{SINCE_7}`: without it an acquisition costs the server one refused command.\n\n\
-         The program `redlatch` needs [other commands](cli.md#what-it-shows-about-locks) as well, to show locks.\n\n\
-         Behind sentinels also `+role`.\n\n\
-         In a cluster also `{CLUSTER}` (Redis 7 or newer), before that `+cluster +asking +pubsub`.\n\n"
+        "## The rights of a user\n\n\
+         For locks whose names begin with `orders`, to be pasted into redis-cli. The second line is for Redis 7 or newer and for Valkey: without it an \
+         acquisition costs the server one refused command.\n\n\
+         ```\n{USER} {KEYS} {COMMANDS}\nACL SETUSER app {SINCE_7}\n```\n\n\
+         Add by `ACL SETUSER app ...`:\n\n\
+         - **The kinds `article` and `redis-semaphore`**: write `lock:orders` and `mutex:orders` in place of each `orders` above.\n\
+         - **Read-write locks**: `{RW_KEYS}`, with `writer_preference` also `{RW_MARK}`.\n\
+         - **Fair locks**: `{FAIR_RULES}`.\n\
+         - **Semaphores**: `{PERMIT_RULES}`, with the option `fair` also `{FAIR_PERMIT_RULES}`.\n\
+         - **Plain semaphores and latches**: `{COUNTER_RULES}`.\n\
+         - **Behind sentinels**: `+role`.\n\
+         - **In a cluster**: `{CLUSTER}`; before Redis 7 `+cluster +asking +pubsub`.\n\
+         - **The program `redlatch`**, to show locks: [its own](cli.md#what-it-shows-about-locks).\n\n\
+         | may be missing | then |\n|---|---|\n\
+         | `+publish`, `+subscribe` | waiters try again every `recheck` |\n\
+         | `+client\\|tracking` | a loss is noticed at the next renewal |\n\
+         | `+exists`, `+mget` | requests of many callers do not share commands |\n\
+         | `+get`, `+set` and the second key pattern, for the default kind | no `fencing` |\n\
+         | `+select` | database 0 only |\n\
+         | `+info` | no warning when the server may evict locks; no `restart_delay` |\n\
+         | `+wait` | no option `replicas` |\n\n"
     )
 }
 
@@ -401,7 +410,17 @@ fn errors_md_is_what_the_tables_say() {
     compare("errors.md", &errors_page());
 }
 
-/// Makes the user of errors.md, for these keys; its URL.
+#[test]
+fn security_md_has_the_rights_of_the_table() {
+    let wanted = rights();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = page.split_once("## The rights of a user\n").unwrap();
+    let (_, after) = rest.split_once("\n## ").unwrap();
+    compare("security.md", &format!("{before}{wanted}## {after}"));
+}
+
+/// Makes the user of security.md, for these keys; its URL.
 fn make_user(server: &Server, keys: &str) -> String {
     let mut admin = server.connect();
     let known: Vec<redis::Value> = redis::cmd("COMMAND")
@@ -413,12 +432,10 @@ fn make_user(server: &Server, keys: &str) -> String {
     } else {
         SINCE_7
     };
-    let rules = format!("{keys} {COMMANDS} {newer}");
-    let user = ["SETUSER", "app", "on", ">password"]
-        .into_iter()
-        .chain(rules.split_whitespace());
+    let line = format!("{USER} {keys} {COMMANDS} {newer}");
+    let (_, rules) = line.split_once(' ').unwrap();
     let _: () = redis::cmd("ACL")
-        .arg(user.collect::<Vec<_>>())
+        .arg(rules.split_whitespace().collect::<Vec<_>>())
         .query(&mut admin)
         .unwrap();
     server.url().replace("redis://", "redis://app:password@") + "1"
@@ -461,8 +478,7 @@ fn read_write_locks_need_their_rules() {
         .each_ref()
         .map(|client| client.rw_lock_with("orders:42", options.clone()).unwrap());
     let reader = lock.read().acquire().wait().unwrap();
-    // A wait in which the server does not answer at all is `unavailable`, so it is long enough for a busy machine.
-    let wait = AcquireOptions::new().wait(Duration::from_secs(2));
+    let wait = AcquireOptions::new().wait(Duration::from_millis(50));
     let refused = other.write().acquire_with(wait).wait();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
     // Another one leaves a mark, and keeps a reader back.
@@ -636,7 +652,7 @@ fn semaphores_need_their_rules() {
 }
 
 #[test]
-fn the_user_of_errors_md_can_do_everything() {
+fn the_user_of_security_md_can_do_everything() {
     let server = Server::start();
     let mut admin = server.connect();
     let url = make_user(&server, KEYS);

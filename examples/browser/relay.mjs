@@ -1,5 +1,5 @@
 // Lets pages reach a server: each WebSocket is one connection to it. REDLATCH_URL names the server, ORIGIN the pages that may come, PORT
-// where it listens. A page that may come can send every command that its user of Redis may: give that user an ACL (docs/errors.md).
+// where it listens. A page that may come can send every command that its user of Redis may: give that user an ACL (docs/security.md).
 // `npm install ws` first.
 import { connect } from 'node:net'
 import { WebSocketServer, createWebSocketStream } from 'ws'

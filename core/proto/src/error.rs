@@ -130,9 +130,7 @@ impl ErrorKind {
             }
             ErrorKind::Cancelled => "Nothing: somebody asked for it.",
             ErrorKind::NotOwner => {
-                "Release each acquisition once, with the re-entry key (thread, task or explicit key) that acquired it. To \
-                 release it elsewhere, pass on the hold (guard, grant): it can be used on any thread. Another process needs \
-                 the token of a simple lock."
+                "Release each acquisition once, with the re-entry key (thread, task or explicit key) that acquired it."
             }
             ErrorKind::Lost => {
                 "Stop touching what the lock protects, and take back or check what was done since; then acquire anew. \
@@ -160,7 +158,7 @@ impl ErrorKind {
                 "Correct user name and password in the URL, with special characters percent-encoded; with TLS, the \
                  certificate that the message speaks of (`tls_ca`, `tls_cert`, the server's own)."
             }
-            ErrorKind::Denied => "Allow the commands below to this user (`ACL SETUSER`).",
+            ErrorKind::Denied => "Allow this user what the lock needs (`ACL SETUSER`).",
             ErrorKind::Server => {
                 "The message repeats what the server said, with a remedy; look into its log."
             }
@@ -405,8 +403,7 @@ impl Error {
     #[doc(hidden)]
     pub fn not_held() -> Self {
         let text = "the caller does not hold this lock; release, extend or check it with the thread, task or key that \
-                    acquired it, before its release and before that thread or task ends; to release it elsewhere, pass on \
-                    the hold (guard, grant), or a token";
+                    acquired it, before its release and before that thread or task ends";
         Self::new(ErrorKind::NotOwner, text)
     }
 

@@ -20,7 +20,7 @@ const CODES: &[(&str, ErrorKind, bool, &str)] = &[
         "NOPERM",
         ErrorKind::Denied,
         false,
-        "extend the ACL of this user; docs/errors.md has the commands",
+        "extend the ACL of this user; docs/security.md has the commands",
     ),
     (
         "LOADING",
@@ -111,7 +111,7 @@ const PHRASES: &[(&str, &str)] = &[
 ];
 
 const OLD: &str = "the server is older than Redis 6.2, or keeps this command back; redlatch needs Redis 6.2 or newer, \
-     or Valkey 8.1 or newer, with the commands in docs/errors.md";
+     or Valkey 8.1 or newer, with the commands in docs/security.md";
 const NO_SCRIPTS: &str = "every lock needs EVAL and EVALSHA, and this server has them renamed or switched off; allow them";
 
 /// How texts of `ERR` begin of servers that do not fit, the kind and the remedy. None of them passes
