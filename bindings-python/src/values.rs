@@ -97,7 +97,14 @@ pub(crate) fn each_option(
         if all_options().all(|info| info.name != name)
             && let Some(near) = meant(name, keywords.iter().copied())
         {
-            let text = format!("{name:?} is no option of a lock; did you mean {near}?");
+            let text = if near == name {
+                format!(
+                    "{name:?} is not taken here; cancel_on_lost is for locks of redlatch.aio, canceller and interrupt_on_lost \
+                     are for those of redlatch.Client"
+                )
+            } else {
+                format!("{name:?} is no option of a lock; did you mean {near}?")
+            };
             return Err(invalid(options.py(), text));
         }
         option(name, &value, &mut set)?;

@@ -106,6 +106,10 @@ def test_other_options(Client: Any, option: str, value: Any) -> None:
 def test_unknown_options_are_named_with_what_was_meant(Client: Any) -> None:
     refused(lambda: Client(leese=1), "leese", "lease")
     refused(lambda: Client().lock("a", fencin=True), "fencin", "fencing")
+    others = "cancel_on_lost" if Client is redlatch.Client else "interrupt_on_lost"
+    refused(
+        lambda: Client().lock("a", **{others: True}), others, "cancel_on_lost is for locks of redlatch.aio"
+    )
 
 
 @either

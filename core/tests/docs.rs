@@ -478,7 +478,8 @@ fn read_write_locks_need_their_rules() {
         .each_ref()
         .map(|client| client.rw_lock_with("orders:42", options.clone()).unwrap());
     let reader = lock.read().acquire().wait().unwrap();
-    let wait = AcquireOptions::new().wait(Duration::from_millis(50));
+    // A wait in which the server does not answer at all is `unavailable`, so it is long enough for a busy machine.
+    let wait = AcquireOptions::new().wait(Duration::from_secs(2));
     let refused = other.write().acquire_with(wait).wait();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
     // Another one leaves a mark, and keeps a reader back.

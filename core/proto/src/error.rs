@@ -130,7 +130,9 @@ impl ErrorKind {
             }
             ErrorKind::Cancelled => "Nothing: somebody asked for it.",
             ErrorKind::NotOwner => {
-                "Release each acquisition once, with the re-entry key (thread, task or explicit key) that acquired it."
+                "Release each acquisition once, with the re-entry key (thread, task or explicit key) that acquired it. To \
+                 release it elsewhere, pass on the hold (guard, grant): it can be used on any thread. Another process needs \
+                 the token of a simple lock."
             }
             ErrorKind::Lost => {
                 "Stop touching what the lock protects, and take back or check what was done since; then acquire anew. \
@@ -403,7 +405,8 @@ impl Error {
     #[doc(hidden)]
     pub fn not_held() -> Self {
         let text = "the caller does not hold this lock; release, extend or check it with the thread, task or key that \
-                    acquired it, before its release and before that thread or task ends";
+                    acquired it, before its release and before that thread or task ends; to release it elsewhere, pass on \
+                    the hold (guard, grant), or a token";
         Self::new(ErrorKind::NotOwner, text)
     }
 
