@@ -151,6 +151,10 @@ impl Lock {
 
     /// Acquires the lock if it is free, without waiting for its holder.
     ///
+    /// `None` is what the server says: after this call began, somebody else had the lock, or came before
+    /// it in the queue. That counts also where this client itself seems to hold the lock, whose key others
+    /// may have deleted. A server that does not answer is `unavailable`, never `None`.
+    ///
     /// # Errors
     /// As [`acquire`](Lock::acquire). A lock that is held gives `None`, not an error.
     ///

@@ -124,11 +124,10 @@ impl Hold {
         }
     }
 
-    /// Whether waiters of the same client have to wait for this hold. A try (`once`) does not wait
-    /// for a release in flight, but goes right behind it. A refusal here would be wrong: the lock
-    /// is as good as free.
-    pub(super) fn blocks(&self, once: bool) -> bool {
-        self.phase == Phase::Held || (self.phase == Phase::Releasing && !once)
+    /// Whether waiters of the same client have to wait for this hold. With `held`, one that is being
+    /// released does not count.
+    pub(super) fn blocks(&self, held: bool) -> bool {
+        self.phase == Phase::Held || (self.phase == Phase::Releasing && !held)
     }
 
     /// The end that `max_hold` sets.

@@ -105,6 +105,7 @@ impl WaitQueue {
         other.waiting.attempt = Attempt::Idle;
         other.waiting.refused = None;
         other.waiting.has_places = false;
+        other.waiting.has_tries = false;
         self.tidy(rooms);
     }
 
@@ -256,6 +257,8 @@ pub(super) struct Waiting {
     pub(super) refused: Option<Moment>,
     /// Whether Redis keeps the queue of some of these waiters, or did of waiters that have left.
     pub(super) has_places: bool,
+    /// Whether callers try behind the head, or did.
+    pub(super) has_tries: bool,
 }
 
 impl Waiting {
@@ -278,6 +281,7 @@ impl Idle for Waiting {
         hints: 0,
         refused: None,
         has_places: false,
+        has_tries: false,
     };
 
     fn is_idle(&self) -> bool {

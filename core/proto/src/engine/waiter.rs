@@ -23,6 +23,8 @@ pub(super) struct Waiter {
     /// How long one copy of its request may stay unanswered.
     pub(super) limit: Duration,
     pub(super) wait: Option<Duration>,
+    /// When its caller came.
+    pub(super) since: Moment,
     /// When the wait ends.
     pub(super) deadline: Option<Moment>,
     /// When the parked head tries again by itself.
@@ -94,6 +96,7 @@ impl Waiter {
             form,
             limit,
             wait: None,
+            since: Moment::default(),
             deadline: None,
             retry: None,
             failures: 0,
@@ -130,6 +133,11 @@ impl Waiter {
     /// Whether it tries once and does not wait.
     pub(super) fn once(&self) -> bool {
         self.wait == Some(Duration::ZERO)
+    }
+
+    /// Whether it tries, and has no call in flight but perhaps that of the head.
+    pub(super) fn is_to_be_told(&self) -> bool {
+        self.once() && !self.answered && !self.is_asking()
     }
 
     /// Whether its wait has ended.

@@ -1,10 +1,11 @@
 //! First acquisitions. Each name has a queue, first come, first served. Only its head talks to
 //! Redis.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::rules::{
-    Wish, is_being_left, is_blocked, is_had, is_read_only, is_taken_here, is_token_busy,
+    Wish, comes_behind, is_being_left, is_blocked, is_had, is_read_only, is_token_busy,
     late_waiter, unheard_before,
 };
 use crate::engine::cleanup::Left;
@@ -101,13 +102,15 @@ impl Engine {
         // A reader that tries does not fail because another reader waits, nor one that wants permits
         // because another's try is in flight.
         let joins = form.kind.is_shared().then_some(key);
-        if wait == Some(Duration::ZERO) {
-            if let Some(down) = self.cx.links.error(&name) {
-                return self.cx.fail(id, down.on(&name));
-            }
-            if is_taken_here(self.view(), &name, wish, joins) {
-                let error = unheard_before(self.view(), &name, wish)
-                    .unwrap_or_else(|| timeout(&name, wait));
+        let once = wait == Some(Duration::ZERO);
+        let behind = once && comes_behind(self.view(), &name, wish, joins);
+        if once && let Some(down) = self.cx.links.error(&name) {
+            return self.cx.fail(id, down.on(&name));
+        }
+        if behind {
+            // The head of those that want permits may want more than this one. Its refusal says little.
+            let before = || form.kind.takes_permits().then(|| timeout(&name, wait));
+            if let Some(error) = unheard_before(self.view(), &name).or_else(before) {
                 return self.cx.fail(id, error.on(&name));
             }
         }
@@ -123,6 +126,7 @@ impl Engine {
             (Some(_), _) => waiting.waiters.insert(waiting.waiters.len().min(1), id),
         }
         waiting.has_places |= queues;
+        waiting.has_tries |= behind;
         waiting.channel.is_used();
         let limit = self
             .cx
@@ -130,6 +134,7 @@ impl Engine {
         let stands_back = terms.writer_preference.map(|most| self.cx.now.after(most));
         let waiter = Waiter {
             wait,
+            since: self.cx.now,
             // A try has no deadline, unless it waits for its token: it ends with the first answer
             // or at the response limit.
             deadline: wait
@@ -149,7 +154,10 @@ impl Engine {
             }
         }
         self.advance(&name);
-        let joins = wait == Some(Duration::ZERO) && joins.is_some();
+        if behind {
+            return self.ask_for_tries(&name);
+        }
+        let joins = once && joins.is_some();
         if self.names.is_head(&name, id) || !self.cx.links.is_up(&name) {
             return;
         }
@@ -307,7 +315,10 @@ impl Engine {
             return self.put_reader_back(name, id);
         }
         let reads = head.form.kind.reads() && queue.waiters.len() > 1;
-        let blocked = is_blocked(&self.holds, queue, Wish::of(head), head.once());
+        // A hold of this client may have been deleted by others. So it refuses no try: the server does.
+        let tries = head.once() || has_tries(&self.names.waiters, queue);
+        let blocked = !tries && is_blocked(&self.holds, queue, Wish::of(head), false);
+        let behind_own = is_blocked(&self.holds, queue, Wish::of(head), true);
         // A writer asks now and then while this client reads: its call leaves the mark for which readers
         // of other clients stand back.
         let marks = || head.marks_now(self.cx.now) && is_read_only(&self.holds, queue);
@@ -327,9 +338,11 @@ impl Engine {
             return;
         }
         if is_token_busy(&self.holds, &self.cleanups, (name, queue), &head.form) {
+            self.end_tries(name, self.cx.now, &unanswered());
             return self.names.wait_for_token(&mut self.cx, id);
         }
-        if let Some(end) = head.waits_for_turn(&queue.turn, self.cx.now) {
+        let turn = head.waits_for_turn(&queue.turn, self.cx.now);
+        if let Some(end) = turn.filter(|_| !tries) {
             return self.names.park(&mut self.cx, id, end);
         }
         queue.attempt = Attempt::InFlight { again: false };
@@ -338,7 +351,7 @@ impl Engine {
             return;
         };
         let op = head.next_try(self.cx.now, self.cx.config.recheck);
-        head.behind_own = blocked;
+        head.behind_own = behind_own;
         let limit = head.limit;
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
@@ -398,8 +411,8 @@ impl Engine {
                 continue;
             }
             let reads = *reads.get_or_insert_with(|| queue.holds().iter().any(is_read));
-            let blocked = is_blocked(&self.holds, queue, Wish::of(waiter), waiter.once());
-            if (reads || waiter.once()) && !blocked {
+            let blocked = is_blocked(&self.holds, queue, Wish::of(waiter), false);
+            if waiter.once() || (reads && !blocked) {
                 asking.push(*id);
             }
         }
@@ -638,8 +651,77 @@ impl Engine {
         }
     }
 
-    /// The outcome of the head's call.
+    // ---- tries behind others ----
+
+    /// Lets the head ask for those that try behind it. Its answer tells them whether somebody has the
+    /// lock. A call that was sent before they came does not, so another one follows it.
+    fn ask_for_tries(&mut self, name: &Name) {
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        if !has_tries(&self.names.waiters, queue) {
+            if queue.has_tries {
+                queue.has_tries = false;
+            }
+            return;
+        }
+        let asks = |id: &RequestId| self.names.waiters.get(id).is_some_and(Waiter::is_asking);
+        let in_flight = matches!(queue.attempt, Attempt::InFlight { .. });
+        if in_flight || queue.waiters.iter().any(asks) {
+            return;
+        }
+        match unheard_before(self.view(), name) {
+            Some(error) => self.end_tries(name, self.cx.now, &error),
+            None => drop(self.wake_head(name)),
+        }
+    }
+
+    /// Answers those that try behind the head and came before a call for it was `sent`.
+    fn end_tries(&mut self, name: &Name, sent: Moment, error: &Error) {
+        let Some(queue) = self.names.queues.get(name).filter(|queue| queue.has_tries) else {
+            return;
+        };
+        let ids: Vec<RequestId> = queue.waiters.iter().skip(1).copied().collect();
+        // As for the head (`try_refused`): the holder may be this client.
+        let left = error.kind() == ErrorKind::Timeout && is_being_left(self.view(), name);
+        for id in ids {
+            let waiter = self.names.waiters.get_mut(&id);
+            let Some(waiter) = waiter.filter(|one| one.is_to_be_told() && one.since <= sent) else {
+                continue;
+            };
+            if left && std::mem::replace(&mut waiter.failures, 1) == 0 {
+                continue;
+            }
+            self.names.take_waiter(&mut self.cx, id);
+            self.cx.fail(id, error.clone().on(name));
+        }
+    }
+
+    /// The outcome of a waiter's call. Those that try behind it hear of it, too.
     pub(in crate::engine) fn tried(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome) {
+        let several = self.names.waiters.len() > 1;
+        let name = self.names.waiters.get(&id).filter(|_| several);
+        let tried = |name: &Name| self.names.queues.get(name).is_some_and(|one| one.has_tries);
+        let Some(name) = name.map(|one| one.name.clone()).filter(tried) else {
+            return self.tried_alone(id, sent, outcome);
+        };
+        let told = match &outcome {
+            CallOutcome::Answered(Reply::Busy { .. }) => Some(timeout(&name, None)),
+            CallOutcome::Unanswered => Some(unanswered()),
+            CallOutcome::Refused {
+                error,
+                passing: true,
+            } => Some(error.clone()),
+            _ => None,
+        };
+        if let Some(error) = told {
+            self.end_tries(&name, sent, &error);
+        }
+        self.tried_alone(id, sent, outcome);
+        self.ask_for_tries(&name);
+    }
+
+    fn tried_alone(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome) {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
@@ -865,6 +947,8 @@ impl Engine {
         // another order than the server gave them.
         let in_doubt =
             !waiter.terms.steal && is_blocked(&self.holds, queue, Wish::of(&waiter), true);
+        // It was held when the call was sent, and the server says that it was not.
+        let is_lost = waiter.behind_own && !waiter.form.kind.is_shared();
         queue.take_out(id);
         queue.add_hold(waiter.owner);
         let waiting: &mut Waiting = queue;
@@ -896,7 +980,9 @@ impl Engine {
         );
         let again = waiter.ahead == Ahead::Asking { again: true };
         self.open_hold(id, waiter, sent, ttl, token);
-        if in_doubt {
+        if in_doubt && is_lost {
+            self.lose_all(&name, LostReason::Deleted, Some(owner));
+        } else if in_doubt {
             self.verify(&name);
         }
         self.adopt_waiters(&name, key, owner, &form);
@@ -1083,4 +1169,10 @@ impl Engine {
             self.give_up(id, error.clone().on(&name));
         }
     }
+}
+
+/// Whether callers try behind the head of this queue.
+fn has_tries(waiters: &BTreeMap<RequestId, Waiter>, queue: &WaitQueue) -> bool {
+    let tries = |id: &RequestId| waiters.get(id).is_some_and(Waiter::is_to_be_told);
+    queue.has_tries && queue.waiters.iter().skip(1).any(tries)
 }

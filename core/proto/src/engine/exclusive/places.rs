@@ -38,11 +38,14 @@ impl Engine {
         if held_up || alive || self.is_second_of_key(id, waiter) || self.may_overtake(id, waiter) {
             return;
         }
+        let queue = self.names.queues.get(&waiter.name);
+        let own = queue.is_some_and(|queue| is_blocked(&self.holds, queue, Wish::of(waiter), true));
         let outdated = self.cx.is_outdated(waiter.owner);
         let next = outdated.then(|| self.cx.next_owner());
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
+        waiter.behind_own = own;
         let mut left = None;
         if let Some(next) = next {
             // The next owner takes the place. Only one of two copies of this process gets it. The calls of

@@ -31,10 +31,10 @@ pub(super) fn is_had(view: View<'_>, name: &Name) -> bool {
     })
 }
 
-/// Whether a caller of this client holds the name or waits for it. A try never barges past
-/// those. With `joins`, a reader with this key may ask beside readers that wait, and one that wants
-/// permits beside those that have not been refused.
-pub(super) fn is_taken_here(
+/// Whether another caller of this client waits for the name. A try never barges past those. With
+/// `joins`, a reader with this key may ask beside readers that wait, and one that wants permits
+/// beside those that have not been refused.
+pub(super) fn comes_behind(
     view: View<'_>,
     name: &Name,
     wish: Wish,
@@ -61,17 +61,13 @@ pub(super) fn is_taken_here(
         let waiter = view.names.waiters.get(id);
         waiter.is_some_and(|waiter| !waiter.answered && !beside(waiter))
     };
-    queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, wish, true)
+    queue.waiters.iter().any(waits)
 }
 
 /// The server error that currently blocks the head of the queue, if any. A try behind it must
 /// report this error, because the lock may be free.
-pub(super) fn unheard_before(view: View<'_>, name: &Name, wish: Wish) -> Option<Error> {
-    let queue = view
-        .names
-        .queues
-        .get(name)
-        .filter(|queue| !is_blocked(view.holds, queue, wish, true))?;
+pub(super) fn unheard_before(view: View<'_>, name: &Name) -> Option<Error> {
+    let queue = view.names.queues.get(name)?;
     let head = view.names.waiters.get(queue.waiters.front()?)?;
     let is_busy = is_token_busy(view.holds, view.cleanups, (name, queue), &head.form);
     head.error
@@ -157,10 +153,11 @@ impl Wish {
 }
 
 /// Whether a hold of this client blocks a waiter. The engine hears first when that hold ends. For
-/// a lock of another layout the hold is foreign data, which the server reports.
-pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, wish: Wish, once: bool) -> bool {
+/// a lock of another layout the hold is foreign data, which the server reports. With `held`, one that
+/// is being released does not count.
+pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, wish: Wish, held: bool) -> bool {
     let blocks = |hold: &Hold| {
-        hold.blocks(once)
+        hold.blocks(held)
             && hold.cell.kind.excludes(wish.kind)
             && Some(hold.cell.owner) != wish.under
     };

@@ -851,6 +851,8 @@ fn flows_of_one_thread_exclude_each_other_and_end_with_it() {
             ..WATCHED
         },
     );
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(once), ErrorKind::Timeout);
     let other = rig.hold_with("b", OwnerKey::Flow { thread: 6, nth: 0 }, PLAIN);
     rig.input(Input::KeyEnded(THREAD));
@@ -885,6 +887,8 @@ fn a_caller_that_waits_for_its_own_hold_is_told_of_in_an_event() {
     let mut rig = Rig::new();
     rig.hold_with("n", FLOWS[0], PLAIN);
     let once = rig.acquire_with("n", FLOWS[0], Some(Duration::ZERO), PLAIN);
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(once), ErrorKind::Timeout);
     rig.acquire_with("n", FLOWS[1], None, PLAIN);
     assert!(!rig.events.contains(&"self_wait"));

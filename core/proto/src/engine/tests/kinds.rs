@@ -48,6 +48,8 @@ fn a_key_waits_for_its_own_simple_lock() {
     rig.hold_with("n", KEY, SIMPLE);
     let again = rig.acquire_with("n", KEY, None, SIMPLE);
     let once = rig.acquire_with("n", KEY, Some(Duration::ZERO), SIMPLE);
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(once), ErrorKind::Timeout);
     rig.nothing_sent();
     let release = rig.request(by_key("n"));
@@ -111,12 +113,13 @@ fn a_lock_of_another_layout_is_asked_of_the_server() {
     let sent = rig.sent();
     rig.reply(&sent, Reply::Foreign("a key of type hash".into()));
     assert_eq!(rig.failed(id), ErrorKind::ForeignKind);
-    // For a lock of the same layout the client decides locally.
     let id = rig.acquire_with("m", OwnerKey::Once, None, SIMPLE);
     let sent = rig.sent();
     rig.grant(&sent);
     rig.granted(id);
     let id = rig.acquire_with("m", OwnerKey::Once, Some(Duration::ZERO), ADAPTIVE);
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(id), ErrorKind::Timeout);
     rig.nothing_sent();
 }
@@ -190,6 +193,8 @@ fn one_request_of_a_thread_re_enters_and_another_one_waits() {
         rig.granted(id);
     }
     let other = rig.request(with_token("n", "another", Some(Duration::ZERO)));
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(other), ErrorKind::Timeout);
 }
 

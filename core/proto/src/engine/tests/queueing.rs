@@ -154,9 +154,11 @@ fn a_try_takes_no_place() {
     rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(id), ErrorKind::Timeout);
     rig.nothing_left();
-    rig.seated();
+    let (_, owner) = rig.seated();
     let id = rig.acquire_with("n", OwnerKey::Once, Some(ms(0)), FAIR);
-    rig.nothing_sent();
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, owner, "the first in the queue asks for it");
+    rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(id), ErrorKind::Timeout);
 }
 

@@ -91,7 +91,10 @@ fn readers_behind_a_waiting_writer_let_it_go_first() {
     let behind = [rig.read(), rig.read()];
     rig.nothing_sent();
     let early = rig.try_read();
-    assert_eq!(rig.failed(early), ErrorKind::Timeout, "a writer waits");
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, Kind::Write, "a writer waits");
+    rig.busy(&sent, LEASE);
+    assert_eq!(rig.failed(early), ErrorKind::Timeout);
     rig.free(&reader);
     let sent = rig.sent();
     assert_eq!(asked(&sent).0, Kind::Write);
@@ -529,6 +532,8 @@ fn others_do_not_read_under_a_writer() {
     let writer = rig.hold_with("n", KEY, WRITE);
     let other = rig.acquire_with("n", OTHER, None, READ);
     let once = rig.try_read();
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
     assert_eq!(rig.failed(once), ErrorKind::Timeout);
     rig.nothing_sent();
     // Its own reader passes those that wait, and a try does so too.

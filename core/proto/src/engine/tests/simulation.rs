@@ -23,6 +23,7 @@
 //!   arrive;
 //! - no client waits for a free lock longer than a recheck, while nothing is wrong, nor longer than its
 //!   message takes, while all messages arrive; callers may ask and release in bursts;
+//! - no try is refused a lock that was free from the try to its answer;
 //! - the holder of a deleted key is told soon, while nothing is wrong;
 //! - a lock with a watchdog always has at least half its lease left, while nothing is wrong;
 //! - a server that tracks too many keys gets hardly more than twice the renewals that leases need;

@@ -563,6 +563,8 @@ pub(super) struct World {
     wants_replica: BTreeSet<(Uuid, RequestId)>,
     /// Acquisitions that wait.
     patient: BTreeSet<(Uuid, RequestId)>,
+    /// Those that try, while their lock has been free since they were asked for.
+    free_tries: BTreeMap<(Uuid, RequestId), Name>,
     /// Acquisitions by a key that had the write lock when it asked.
     reentering: BTreeSet<(Uuid, RequestId)>,
     replicated: BTreeSet<(Uuid, OwnerId)>,
@@ -644,6 +646,7 @@ impl World {
             revived: BTreeSet::new(),
             wants_replica: BTreeSet::new(),
             patient: BTreeSet::new(),
+            free_tries: BTreeMap::new(),
             reentering: BTreeSet::new(),
             replicated: BTreeSet::new(),
             releases: BTreeMap::new(),
@@ -2170,6 +2173,15 @@ impl World {
         if matches!(&request, Request::Acquire { wait, .. } if *wait != Some(Duration::ZERO)) {
             self.patient.insert((uuid, id));
         }
+        if let Request::Acquire {
+            name, wait, terms, ..
+        } = &request
+        {
+            let queues = terms.kind.takes_permits() || terms.kind == Kind::Fair;
+            if *wait == Some(Duration::ZERO) && !terms.steal && !queues && self.is_free(name) {
+                self.free_tries.insert((uuid, id), name.clone());
+            }
+        }
         self.take_direct(place, id);
         let released = match &request {
             Request::Release(Target::Level { owner, .. }) => Some((uuid, *owner)),
@@ -2194,6 +2206,7 @@ impl World {
         caller.asked.retain(|asked| *asked != id);
         let release = self.releases.remove(&(uuid, id));
         let asked_at = self.asked_at.remove(&(uuid, id)).unwrap_or_default();
+        let free_try = self.free_tries.remove(&(uuid, id));
         match result {
             Ok(Done::Granted { cell, level }) if cell.kind.is_several() => {
                 caller.granted(cell.clone(), level);
@@ -2248,6 +2261,11 @@ impl World {
             Ok(Done::Closed(names)) => self.closed(place, names),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Internal => self.fail(error.to_string()),
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                if let Some(name) = free_try.filter(|name| self.is_free(name)) {
+                    self.fail(format!("{id} of {uuid} was refused {name}, which was free"));
+                }
+            }
             Err(_) => {}
         }
     }
@@ -2475,7 +2493,7 @@ impl World {
     }
 
     /// A replica without the last writes takes over. The next command corrects what it brings back,
-    /// or the lock ends with its lease.
+    /// or it ends with its lease.
     fn fail_over(&mut self) {
         let outdated = self.server.fail_over();
         self.note(|| format!("a replica takes over, which is wrong about {outdated:?}"));
@@ -2491,6 +2509,15 @@ impl World {
         let (told, others): (Vec<_>, Vec<_>) = outdated.revived.into_iter().partition(told);
         self.revived.extend(told);
         self.excused.extend(others);
+        // So does the mark of a writer that was let in since.
+        let is_in = |(uuid, owner): &(Uuid, OwnerId)| {
+            let client = self.clients.iter().find(|client| client.uuid == *uuid);
+            client.is_some_and(|client| client.engine.holds.contains_key(owner))
+        };
+        let marks = self.server.marks.keys();
+        let marked = marks.flat_map(|name| self.server.marked(name).map(|(me, _)| me));
+        let marked: Vec<_> = marked.filter(is_in).collect();
+        self.excused.extend(marked);
         self.leave_server();
         self.check_replicated();
     }
@@ -2674,6 +2701,7 @@ impl World {
         self.check_places();
         self.check_marks();
         self.check_waiters();
+        self.check_tries();
         self.check_renewals();
         self.check_turns();
         self.check_calls();
@@ -2686,6 +2714,20 @@ impl World {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether nobody has this lock, and no writer keeps readers back.
+    fn is_free(&self, name: &Name) -> bool {
+        let server = &self.server;
+        let has = server.locks.contains_key(name) || server.shared.contains_key(name);
+        !has && server.marked_until(name).is_none()
+    }
+
+    /// Looks which tries have seen their lock taken.
+    fn check_tries(&mut self) {
+        let mut tries = std::mem::take(&mut self.free_tries);
+        tries.retain(|_, name| self.is_free(name));
+        self.free_tries = tries;
     }
 
     /// Every lock that a client reports as held is held on the server.
