@@ -1,6 +1,8 @@
 """The servers that the suites start for themselves."""
 
 import itertools
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,3 +28,37 @@ def test_a_server_whose_port_another_took_gets_another_port(
         with Server(str(slow)) as ours:
             assert ours.port != other.port
             assert ours.process.poll() is None
+
+
+@pytest.mark.parametrize("end", ["its lines end", "it is killed"])
+def test_what_is_served_ends_with_its_starter(end: str) -> None:
+    """The program of tests that asked may have been killed."""
+    program = [sys.executable, server.__file__, "--serve"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        assert starter.stdin and starter.stdout
+
+        def ask(**line: object) -> dict:
+            assert starter.stdin and starter.stdout
+            starter.stdin.write(json.dumps({"id": 7, **line}).encode() + b"\n")
+            starter.stdin.flush()
+            return json.loads(starter.stdout.readline())
+
+        told = ask(do="quorum", args=["--maxmemory", "10mb"], **{"with": {"servers": 2}})["is"]
+        first, second = told["nodes"]
+        assert ask(of=first["of"], do="__call__", args=["PING"])["is"] == "PONG"
+        assert "unknown command" in ask(of=first["of"], do="__call__", args=["NONSENSE"])["error"]
+        ask(of=first["of"], do="kill")
+        with pytest.raises(ConnectionRefusedError):
+            server.ask(first["port"], "PING")
+        assert server.ask(second["port"], "CONFIG", "GET", "maxmemory")[1] == "10485760"
+        if end == "it is killed":
+            starter.kill()
+
+    def is_gone() -> bool:
+        try:
+            server.ask(second["port"], "PING")
+        except ConnectionError:
+            return True
+        return False
+
+    server.eventually(is_gone, "the end of the server")

@@ -2,53 +2,16 @@
 //! `bindings-wasm/README.md` describes them, and locks a real server. `test_host.py` loads the module.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../../core/tests/support/starter.rs"]
+mod starter;
+
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use redlatch_wasm::abi::*;
-
-/// A server of the test's own, ended with it.
-struct Server(Child, u16);
-
-impl Server {
-    fn start() -> Server {
-        let program = std::env::var("REDLATCH_SERVER_BIN").expect("scripts/env.sh names a server");
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let child = Command::new(program)
-            .args([
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--port",
-                &port.to_string(),
-            ])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let server = Server(child, port);
-        let end = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < end, "the server does not start");
-            std::thread::yield_now();
-        }
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
+use starter::Server;
 
 /// The arguments of a call.
 #[derive(Default)]
@@ -296,7 +259,7 @@ fn a_host_of_another_kind_locks_a_real_server() {
     };
     assert!(text.contains("did you mean lease?"), "{text}");
 
-    let url = format!("redis://127.0.0.1:{}", server.1);
+    let url = format!("redis://127.0.0.1:{}", server.port());
     host.call(program(|given| given, &url), || redlatch_open(1.0));
     assert!(matches!(host.answers.remove(&0), Some(Answer::Texts(_))));
     host.call(given(), || redlatch_ready(2.0, 1.0, now()));

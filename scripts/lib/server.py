@@ -7,14 +7,15 @@
 
 Each has a `url` as redlatch takes it, the `nodes` that hold data, `primary_of(key)`, and is gone after `close`.
 
-`python server.py [--topology single|sentinel|cluster|quorum] CMD...` runs CMD with REDLATCH_URL naming such a deployment;
-scripts/with-server is this.
+`python server.py [--topology single|sentinel|cluster|quorum] CMD...` runs CMD with REDLATCH_URL naming such a deployment,
+and `python server.py --serve` starts them for a program of another language; scripts/with-server is this.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import random
 import shutil
@@ -25,11 +26,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from io import BufferedIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 STARTING = 60.0  # seconds that a busy machine may take; a quiet one takes less than one, a cluster three
 SLOTS = 16384
@@ -53,8 +57,8 @@ def find_server() -> str:
 
 def _die_with_parent() -> None:
     """Linux ends the server with us, even when we are killed and cannot do it: with the thread that started it."""
-    if _prctl is not None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    assert _prctl
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Ended(Exception):
@@ -69,20 +73,21 @@ def eventually(
     seen: Callable[[], object] | None = None,
 ) -> None:
     """Waits until `holds()`; a server that does not answer yet does not hold it. `seen`: what the error shows."""
-    end = time.monotonic() + limit
+    end, pause = time.monotonic() + limit, 0.002
     while True:
         with suppress(OSError):
             if holds():
                 return
         if time.monotonic() > end:
             raise RuntimeError(f"{what}: not within {limit:.0f} s{f', but {seen()}' if seen else ''}")
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
 
 
 class Redis:
     """One connection, a RESP client of a few lines: every call is one command. An error reply is returned."""
 
-    def __init__(self, place: int | Path, timeout: float | None = None) -> None:
+    def __init__(self, place: int | Path, timeout: float | None = None, password: str = "") -> None:
         """`place`: a port on 127.0.0.1, or a Unix socket."""
         if isinstance(place, int):
             self.socket = socket.create_connection(("127.0.0.1", place), timeout=timeout or 10.0)
@@ -97,6 +102,8 @@ class Redis:
         self.socket.settimeout(timeout)
         self.file = self.socket.makefile("rb")
         self.lock = threading.Lock()
+        if password:
+            self("AUTH", password)
 
     def __call__(self, *words: str | int) -> Any:
         parts = [str(word).encode() for word in words]
@@ -126,9 +133,9 @@ class Redis:
         self.socket.close()
 
 
-def ask(place: int | Path, *words: str | int) -> Any:
+def ask(place: int | Path, *words: str | int, password: str = "") -> Any:
     """One command on a connection of its own."""
-    redis = Redis(place, 5.0)
+    redis = Redis(place, 5.0, password)
     try:
         return redis(*words)
     finally:
@@ -200,13 +207,24 @@ class Server(Deployment):
 
     topology = "single"
 
-    def __init__(self, binary: str = "", *options: str, spread: int = 0, config: str = "") -> None:
+    def __init__(
+        self,
+        binary: str = "",
+        *options: str,
+        port: int = 0,
+        spread: int = 0,
+        config: str = "",
+        password: str = "",
+    ) -> None:
         """`spread`: the port that far above must be free too (a cluster's bus). `config`: text of a file, for Sentinel."""
         self._binary = binary or find_server()
-        self._options, self._config = options, config
+        self._config, self.password = config, password
+        self._options = (
+            (*options, "--requirepass", password, "--masterauth", password) if password else options
+        )
         self.folder = Path(tempfile.mkdtemp(prefix="redlatch-server-"))
         for _ in range(5):
-            self.port = free_port(spread)
+            self.port = port or free_port(spread)
             with suppress(Ended):
                 self.start()
                 break
@@ -218,7 +236,8 @@ class Server(Deployment):
     def start(self) -> None:
         """Starts it on its port and waits until it answers; `Ended` if it ends instead."""
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        where += ["--unixsocket", str(self.unix_socket)]
+        if isinstance(self.place, Path):
+            where += ["--unixsocket", str(self.place)]
         command = [self._binary, *where, "--save", "", "--appendonly", "no", *self._options]
         if self._config:
             file = self.folder / "sentinel.conf"
@@ -227,6 +246,7 @@ class Server(Deployment):
                 "bind 127.0.0.1",
                 f"dir {self.folder}",
                 f"unixsocket {self.unix_socket}",
+                *([f"requirepass {self.password}"] if self.password else []),
             ]
             file.write_text("\n".join([*where, self._config]))
             command = [self._binary, str(file), "--sentinel"]
@@ -238,7 +258,7 @@ class Server(Deployment):
                 stderr=subprocess.STDOUT,
                 # A Ctrl-C in the terminal is for the program that uses the server; we end the server after it.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_die_with_parent if _prctl else None,
             )
         eventually(self._answers, f"{self._binary} on port {self.port}")
 
@@ -247,15 +267,20 @@ class Server(Deployment):
             raise Ended
         # Another server may have taken the port since it was found free, and answers there while ours has not yet noticed.
         # The Unix socket is ours alone, and a server opens it only after it got its port.
-        answer = ask(self.unix_socket, "PING")
+        answer = ask(self.place, "PING")
         return answer == "PONG" or str(answer).startswith("NOAUTH")
 
     def __call__(self, *words: str | int) -> Any:
-        return ask(self.port, *words)
+        return ask(self.port, *words, password=self.password)
 
     @property
     def unix_socket(self) -> Path:
         return self.folder / "socket"
+
+    @property
+    def place(self) -> Path | int:
+        """Where it is asked when it starts. Windows has no Unix sockets."""
+        return self.unix_socket if hasattr(socket, "AF_UNIX") else self.port
 
     @property
     def url(self) -> str:  # type: ignore[override]
@@ -348,22 +373,22 @@ class Replicated(Many):
 
     topology = "single"
 
-    def __init__(self, binary: str = "", *options: str, replicas: int = 2) -> None:
+    def __init__(self, binary: str = "", *options: str, replicas: int = 2, password: str = "") -> None:
         super().__init__()
-        self.options = (*REPLICATING, *options)
-        self.build(lambda: self._replicate(binary, replicas))
+        self.options, self.replicas, self.password = (*REPLICATING, *options), replicas, password
+        self.build(lambda: self._replicate(binary))
 
-    def _replicate(self, binary: str, replicas: int) -> None:
-        primary = self.add(Server(binary, *self.options))
+    def _replicate(self, binary: str) -> None:
+        primary = self.add(Server(binary, *self.options, password=self.password))
         self.data = [primary]
-        for _ in range(replicas):
+        for _ in range(self.replicas):
             following = ("--replicaof", "127.0.0.1", str(primary.port))
-            self.data.append(self.add(Server(binary, *self.options, *following)))
+            self.data.append(self.add(Server(binary, *self.options, *following, password=self.password)))
 
         def seen() -> list[str]:
             return [str(server("INFO", "replication")) for server in self.data]
 
-        eventually(lambda: seen()[0].count("state=online") == replicas, "replicas in step", seen=seen)
+        eventually(lambda: seen()[0].count("state=online") == self.replicas, "replicas in step", seen=seen)
         self.url = primary.url
 
     @property
@@ -375,16 +400,24 @@ class Replicated(Many):
 
 
 class Sentinels(Replicated):
-    """A primary, two replicas and three sentinels that watch them under the name `redlatch`."""
+    """A primary, its replicas and three sentinels that watch them under the name `redlatch`."""
 
     topology = "sentinel"
 
-    def __init__(self, binary: str = "", *options: str, down_after_ms: int = 5000) -> None:
+    def __init__(
+        self,
+        binary: str = "",
+        *options: str,
+        replicas: int = 2,
+        down_after_ms: int = 5000,
+        password: str = "",
+        sentinel_password: str = "",
+    ) -> None:
         """`down_after_ms`: how long a primary must be silent to be taken for dead."""
-        super().__init__(binary, *options)
-        self.build(lambda: self._watch(binary, down_after_ms))
+        super().__init__(binary, *options, replicas=replicas, password=password)
+        self.build(lambda: self._watch(binary, down_after_ms, sentinel_password))
 
-    def _watch(self, binary: str, down_after_ms: int) -> None:
+    def _watch(self, binary: str, down_after_ms: int, password: str) -> None:
         config = (
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.data[0].port} 2\n"
             f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
@@ -392,14 +425,20 @@ class Sentinels(Replicated):
             f"sentinel failover-timeout {SERVICE} 5000\n"
             f"sentinel parallel-syncs {SERVICE} 2\n"
         )
-        self.sentinels = [self.add(Server(binary, config=config)) for _ in range(3)]
+        if self.password:
+            config += f"sentinel auth-pass {SERVICE} {self.password}\n"
+        self.sentinels = [self.add(Server(binary, config=config, password=password)) for _ in range(3)]
         eventually(lambda: all(map(self._sees_all, self.sentinels)), "sentinels that know each other")
-        self.url = f"redis+sentinel://{','.join(each.address for each in self.sentinels)}/{SERVICE}"
+        login = f":{self.password}@" if self.password else ""
+        query = f"?sentinel_password={password}" if password else ""
+        hosts = ",".join(each.address for each in self.sentinels)
+        self.url = f"redis+sentinel://{login}{hosts}/{SERVICE}{query}"
 
     def _sees_all(self, sentinel: Server) -> bool:
         reply = sentinel("SENTINEL", "MASTER", SERVICE)
         seen = dict(zip(reply[::2], reply[1::2], strict=True))
-        return (seen["num-slaves"], seen["num-other-sentinels"]) == ("2", "2") and "down" not in seen["flags"]
+        others = (int(seen["num-slaves"]), int(seen["num-other-sentinels"]))
+        return others == (self.replicas, 2) and "down" not in seen["flags"]
 
     def primary_of(self, key: str) -> Server:
         """The one that most sentinels name."""
@@ -414,38 +453,51 @@ class Sentinels(Replicated):
         )
 
     def settle(self) -> None:
-        """Waits until the sentinels are at peace again: everybody up, both replicas known."""
+        """Waits until the sentinels are at peace again: everybody up, all replicas known."""
         eventually(lambda: all(map(self._sees_all, self.sentinels)), "sentinels at peace")
         primary = self.primary_of("")
-        eventually(lambda: str(primary("INFO", "replication")).count("state=online") == 2, "replicas in step")
+        eventually(
+            lambda: str(primary("INFO", "replication")).count("state=online") == self.replicas,
+            "replicas in step",
+        )
 
 
 class Cluster(Many):
-    """Three primaries with a replica each, made over the wire."""
+    """Three primaries with a replica each, made over the wire. With fewer replicas the first primaries have them."""
 
     topology = "cluster"
 
-    def __init__(self, binary: str = "", *options: str, node_timeout_ms: int = 5000) -> None:
+    def __init__(
+        self,
+        binary: str = "",
+        *options: str,
+        primaries: int = 3,
+        replicas: int = 3,
+        node_timeout_ms: int = 5000,
+    ) -> None:
         """`node_timeout_ms`: how long a node must be silent to be taken for dead."""
         super().__init__()
         mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms))
         announced = ("--cluster-announce-ip", "127.0.0.1", "--cluster-replica-validity-factor", "0")
         self.options = (*mode, *announced, *REPLICATING, *options)
-        self.build(lambda: self._make(binary))
+        self.replicas = replicas
+        self.build(lambda: self._make(binary, primaries))
 
-    def _make(self, binary: str) -> None:
-        self.data = [self.add(Server(binary, *self.options, spread=10000)) for _ in range(6)]
-        primaries, replicas = self.data[:3], self.data[3:]
+    def _make(self, binary: str, count: int) -> None:
+        self.data = [
+            self.add(Server(binary, *self.options, spread=10000)) for _ in range(count + self.replicas)
+        ]
+        primaries, replicas = self.data[:count], self.data[count:]
         for epoch, node in enumerate(self.data, 1):
             node("CLUSTER", "SET-CONFIG-EPOCH", epoch)
         for number, node in enumerate(primaries):
             # One by one, as Redis 6.2 knows no ranges.
-            node("CLUSTER", "ADDSLOTS", *range(SLOTS * number // 3, SLOTS * (number + 1) // 3))
+            node("CLUSTER", "ADDSLOTS", *range(SLOTS * number // count, SLOTS * (number + 1) // count))
         for number, node in enumerate(self.data):
             for other in self.data[number + 1 :]:
                 node("CLUSTER", "MEET", "127.0.0.1", other.port)
         ids = [str(node("CLUSTER", "MYID")) for node in primaries]
-        for replica, primary in zip(replicas, ids, strict=True):
+        for replica, primary in zip(replicas, ids, strict=False):
             eventually(
                 lambda replica=replica, primary=primary: replica("CLUSTER", "REPLICATE", primary) == "OK",  # type: ignore[misc]
                 "a replica that knows its primary",
@@ -454,18 +506,20 @@ class Cluster(Many):
         self.url = f"redis+cluster://{','.join(node.address for node in self.data)}"
 
     def settle(self) -> None:
-        """Waits until every node sees six, three of them replicas, all well, and the replicas are in step."""
+        """Waits until every node is connected with all, knows the replicas, and these are in step."""
         eventually(lambda: all(map(self._agrees, self.data)), "a cluster that agrees")
 
     def _agrees(self, node: Server) -> bool:
         others = [line.split() for line in str(node("CLUSTER", "NODES")).splitlines()]
-        well = [line for line in others if "fail" not in line[2] and "handshake" not in line[2]]
+        bad = ("fail", "handshake")
+        well = [
+            line for line in others if line[7] == "connected" and not any(flag in line[2] for flag in bad)
+        ]
         replicas = [line for line in well if "slave" in line[2]]
         info = fields(node("INFO", "replication"))
         return (
-            len(well) == len(others) == 6
-            and len(replicas) == 3
-            and len({line[3] for line in replicas}) == 3
+            len(well) == len(others) == len(self.data)
+            and len(replicas) == len({line[3] for line in replicas}) == self.replicas
             and fields(node("CLUSTER", "INFO"))["cluster_state"] == "ok"
             and info.get("master_link_status", "up") == "up"
         )
@@ -503,21 +557,32 @@ class Cluster(Many):
         eventually(lambda: replica("CLUSTER", "FAILOVER") == "OK", "a fail-over that is accepted")
         eventually(lambda: replica("ROLE")[0] == "master", "the replica that takes over")
 
-    def migrate(self, slot: int, to: Server) -> Iterator[str]:
-        """Moves a slot as `redis-cli --cluster reshard` does, and yields after each of its stages."""
-        source = self.owner_of(slot)
-        ids = {node.port: str(node("CLUSTER", "MYID")) for node in (source, to)}
-        to("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source.port])
-        source("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to.port])
-        yield "both nodes know"
-        while keys := source("CLUSTER", "GETKEYSINSLOT", slot, 100):
+    def begin_move(self, slot: int, source: Server, to: Server) -> None:
+        """One node takes the slot in, the other gives it away."""
+        to("CLUSTER", "SETSLOT", slot, "IMPORTING", str(source("CLUSTER", "MYID")))
+        source("CLUSTER", "SETSLOT", slot, "MIGRATING", str(to("CLUSTER", "MYID")))
+
+    def move_keys(self, slot: int, source: Server, to: Server, at_most: int | None = None) -> None:
+        """Moves the keys of a slot, or some of them."""
+        while keys := source("CLUSTER", "GETKEYSINSLOT", slot, at_most or 100):
             moved = source("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
             if moved not in ("OK", "NOKEY"):
                 raise RuntimeError(f"MIGRATE: {moved}")
-            yield "keys moved"
-        for node in (to, source, *self.primaries):
-            node("CLUSTER", "SETSLOT", slot, "NODE", ids[to.port])
-        yield "the slot is moved"
+            if at_most:
+                return
+
+    def end_move(self, slot: int, source: Server, to: Server) -> None:
+        """The slot belongs to the new node from now on."""
+        there = str(to("CLUSTER", "MYID"))
+        for node in (to, source, *(node for node in self.primaries if node not in (to, source))):
+            node("CLUSTER", "SETSLOT", slot, "NODE", there)
+
+    def migrate(self, slot: int, to: Server) -> None:
+        """Moves a slot as `redis-cli --cluster reshard` does."""
+        source = self.owner_of(slot)
+        self.begin_move(slot, source, to)
+        self.move_keys(slot, source, to)
+        self.end_move(slot, source, to)
 
 
 class Quorum(Many):
@@ -569,11 +634,65 @@ TOPOLOGIES: dict[str, Callable[..., Deployment]] = {
 }
 
 
+def serve(lines: Iterable[bytes], answers: IO[bytes] | BufferedIOBase) -> None:
+    """Does what the lines of a program ask, several at a time. When they end it ends all that it has started.
+
+    `{"id": 1, "do": "cluster", "args": ["--maxmemory", "1mb"], "with": {"primaries": 2}}` starts one of TOPOLOGIES with
+    options. `{"id": 2, "of": 4, "do": "signal", "args": ["STOP"]}` calls a method. The answer has the id, and what the
+    method returns as `is` or a text as `error`. There and among the arguments a server is an object with its number, `of`.
+    """
+    known: list[Deployment] = []
+    writing = threading.Lock()
+
+    def shown(value: object) -> object:
+        if isinstance(value, Exception):  # of the server
+            raise value
+        if not isinstance(value, Deployment):
+            return value
+        if value not in known:
+            known.append(value)
+        shows = {"of": known.index(value), "url": value.url}
+        if isinstance(value, Server):
+            process = {"port": value.port, "pid": value.process.pid, "socket": str(value.unix_socket)}
+            return {**shows, **process}
+        members = {name: getattr(value, name, []) for name in ("nodes", "sentinels")}
+        return {**shows, **{name: list(map(shown, servers)) for name, servers in members.items()}}
+
+    def answer(line: bytes) -> None:
+        asked = json.loads(line)
+        said = {"id": asked["id"]}
+        try:
+            do = asked["do"]
+            args = [known[arg["of"]] if isinstance(arg, dict) else arg for arg in asked.get("args", [])]
+            call = getattr(known[asked["of"]], do) if "of" in asked else partial(TOPOLOGIES[do], "")
+            said["is"] = shown(call(*args, **asked.get("with", {})))
+        except Exception as error:
+            said["error"] = str(error) or repr(error)
+        with writing:
+            answers.write(json.dumps(said).encode() + b"\n")
+            answers.flush()
+
+    # Its threads last until the end: a server ends with the thread that started it.
+    with ThreadPoolExecutor(64) as pool:
+        for line in lines:
+            pool.submit(answer, line)
+    for deployment in known:
+        deployment.close()
+
+
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="scripts/with-server", usage="%(prog)s [--topology T] COMMAND...")
+    parser = argparse.ArgumentParser(
+        prog="scripts/with-server", usage="%(prog)s [--topology T] COMMAND... | --serve"
+    )
     parser.add_argument("--topology", choices=TOPOLOGIES, default="single")
+    parser.add_argument("--serve", action="store_true")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     asked = parser.parse_args(words)
+    if asked.serve:
+        # A Ctrl-C in the terminal is for the program that we serve; we end with it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+        return 0
     command: list[str] = asked.command
     if not command:
         parser.error("which command?")

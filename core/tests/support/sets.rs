@@ -1,19 +1,15 @@
 //! Servers that belong together: a Sentinel set and a cluster of a test's own.
 
-use std::path::Path;
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use redis::{ConnectionLike, FromRedisValue};
+use serde_json::{Value, json};
 
-use super::{Server, program, run, socket_in};
+use super::Server;
+use super::starter::Started;
 
 /// How long a set may take to agree on anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The sentinels' name of the service.
-pub const SERVICE: &str = "main";
 /// The slots of a cluster.
 const SLOTS: u16 = 16384;
 
@@ -33,17 +29,6 @@ impl Server {
         let mut command = redis::Cmd::new();
         command.arg(words);
         T::from_redis_value(connection.req_command(&command)?.extract_error()?).map_err(Into::into)
-    }
-
-    /// `127.0.0.1 port`
-    pub fn address(&self) -> String {
-        format!("127.0.0.1 {}", self.port())
-    }
-
-    /// It does nothing any more, and its connections stay.
-    pub fn hang(&self) {
-        let pid = Pid::from_raw(self.pid().try_into().expect("a process"));
-        kill(pid, Signal::SIGSTOP).expect("it is ours");
     }
 
     /// Sends nothing to its replicas any more, while the clients that it has are served.
@@ -84,91 +69,29 @@ pub struct SentinelSet {
     pub sentinels: Vec<Server>,
     /// The first one began as the primary.
     pub servers: Vec<Server>,
+    set: Started,
 }
 
 impl SentinelSet {
     /// Starts a set whose members know each other.
     pub fn start() -> SentinelSet {
-        let primary = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
-        let replica = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
-        replica.ask::<()>(&format!("REPLICAOF {}", primary.address()));
-        eventually("the replica has its primary", || {
-            replica
-                .ask::<String>("INFO replication")
-                .contains("master_link_status:up")
-        });
-        let sentinels = (0..3).map(|_| Server::start_sentinel(&primary)).collect();
-        let set = SentinelSet {
-            sentinels,
-            servers: vec![primary, replica],
-        };
-        eventually("the sentinels know everybody", || {
-            set.sentinels.iter().all(knows_all)
-        });
-        set
+        let set = Started::start("sentinel", &[], json!({"replicas": 1}));
+        SentinelSet {
+            sentinels: set.servers("sentinels"),
+            servers: set.servers("nodes"),
+            set,
+        }
     }
 
     /// `redis+sentinel://hosts/service`
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self
-            .sentinels
-            .iter()
-            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()))
-            .collect();
-        format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
-    }
-
-    /// The place of the primary, as the sentinels that are left agree on it.
-    pub fn primary(&self) -> usize {
-        let port: Vec<String> =
-            self.sentinels[0].ask(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}"));
-        self.servers
-            .iter()
-            .position(|server| server.port().to_string() == port[1])
-            .expect("one of ours")
+        self.set.text("url")
     }
 
     /// Has the replica take over while the primary is alive.
     pub fn fail_over(&self) {
-        eventually("the sentinels agree to a fail-over", || {
-            self.sentinels[0]
-                .try_ask::<()>(&format!("SENTINEL FAILOVER {SERVICE}"))
-                .is_ok()
-        });
+        self.set.call("failover", &[]);
     }
-}
-
-/// Whether this sentinel knows the other two and the replica, so that they can agree on one.
-fn knows_all(sentinel: &Server) -> bool {
-    let info: redis::Value = sentinel.ask(&format!("SENTINEL MASTER {SERVICE}"));
-    let info: std::collections::HashMap<String, String> =
-        redis::from_redis_value(info).expect("pairs");
-    info["num-slaves"] == "1" && info["num-other-sentinels"] == "2" && info["flags"] == "master"
-}
-
-impl Server {
-    /// A sentinel that watches this primary.
-    fn start_sentinel(primary: &Server) -> Server {
-        let config = format!(
-            "bind 127.0.0.1\n\
-             sentinel monitor {SERVICE} {} 2\n\
-             sentinel down-after-milliseconds {SERVICE} 5000\n\
-             sentinel failover-timeout {SERVICE} 10000\n",
-            primary.address()
-        );
-        Server::start_by(&|port, dir| sentinel(port, dir, &config))
-    }
-}
-
-fn sentinel(port: u16, dir: &Path, config: &str) -> Child {
-    let file = dir.join("sentinel.conf");
-    let text = format!(
-        "port {port}\ndir {}\nunixsocket {}\n{config}",
-        dir.display(),
-        socket_in(dir).display()
-    );
-    std::fs::write(&file, text).expect("its configuration");
-    run(Command::new(program()).arg(file).arg("--sentinel"))
 }
 
 /// A cluster: primaries with the slots spread over them, and as many replicas behind.
@@ -177,64 +100,22 @@ pub struct Cluster {
     pub nodes: Vec<Server>,
     /// How many primaries there were.
     pub primaries: usize,
+    set: Started,
 }
 
 impl Cluster {
     /// Starts a cluster that takes commands.
     pub fn start(primaries: usize, replicas: bool) -> Cluster {
-        let count = if replicas { 2 * primaries } else { primaries };
-        let nodes = (0..count).map(|_| Server::start_node()).collect();
-        let cluster = Cluster { nodes, primaries };
-        cluster.join();
-        cluster
-    }
-
-    fn join(&self) {
-        let first = self.nodes[0].address();
-        for (at, node) in self.nodes.iter().enumerate() {
-            node.ask::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", at + 1));
-            node.ask::<()>(&format!("CLUSTER MEET {first}"));
+        // A node that has slots serves them, whichever others are gone.
+        let options = ["--cluster-require-full-coverage", "no"];
+        let replicas = if replicas { primaries } else { 0 };
+        let with = json!({"primaries": primaries, "replicas": replicas, "node_timeout_ms": 2000});
+        let set = Started::start("cluster", &options, with);
+        Cluster {
+            nodes: set.servers("nodes"),
+            primaries,
+            set,
         }
-        for (at, node) in self.nodes[..self.primaries].iter().enumerate() {
-            let slots: Vec<String> = self.slots(at).map(|slot| slot.to_string()).collect();
-            node.ask::<()>(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
-        }
-        let count = self.nodes.len();
-        eventually("every node knows the others", || {
-            self.nodes.iter().all(|node| {
-                node.ask::<String>("CLUSTER NODES")
-                    .matches("connected")
-                    .count()
-                    == count
-            })
-        });
-        for (at, replica) in self.nodes[self.primaries..].iter().enumerate() {
-            let id = self.id(at);
-            eventually("a replica follows", || {
-                replica
-                    .try_ask::<()>(&format!("CLUSTER REPLICATE {id}"))
-                    .is_ok()
-            });
-        }
-        eventually("the cluster is up, and its replicas are", || {
-            self.nodes.iter().all(|node| {
-                node.ask::<String>("CLUSTER INFO")
-                    .contains("cluster_state:ok")
-            }) && self.nodes[self.primaries..].iter().all(|replica| {
-                replica
-                    .ask::<String>("INFO replication")
-                    .contains("master_link_status:up")
-            })
-        });
-        eventually("everybody knows the replicas", || {
-            let replicas = count - self.primaries;
-            self.nodes.iter().all(|node| {
-                node.ask::<String>("CLUSTER NODES")
-                    .matches("slave ")
-                    .count()
-                    == replicas
-            })
-        });
     }
 
     /// The slots that a primary had in the beginning.
@@ -244,19 +125,9 @@ impl Cluster {
         share(primary)..share(primary + 1)
     }
 
-    /// The name of a node inside the cluster.
-    pub fn id(&self, node: usize) -> String {
-        self.nodes[node].ask("CLUSTER MYID")
-    }
-
     /// `redis+cluster://hosts`
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self
-            .nodes
-            .iter()
-            .map(|node| format!("127.0.0.1:{}", node.port()))
-            .collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        self.set.text("url")
     }
 
     /// The slot of a key, as the server computes it.
@@ -266,64 +137,29 @@ impl Cluster {
 
     /// Begins to move a slot: the new node takes it in, the old one gives it away.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
-        self.nodes[to].ask::<()>(&format!(
-            "CLUSTER SETSLOT {slot} IMPORTING {}",
-            self.id(from)
-        ));
-        self.nodes[from].ask::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.id(to)));
+        self.of_slot("begin_move", slot, from, to, &[]);
     }
 
-    /// Moves the keys that a slot has now.
-    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
-        self.migrate(
-            &self.nodes[from].ask::<Vec<String>>(&format!("CLUSTER GETKEYSINSLOT {slot} 1000")),
-            from,
-            to,
-        );
-    }
-
-    /// Moves these keys.
-    pub fn migrate(&self, keys: &[String], from: usize, to: usize) {
-        for key in keys {
-            self.nodes[from].ask::<redis::Value>(&format!(
-                "MIGRATE {} {key} 0 5000",
-                self.nodes[to].address()
-            ));
-        }
+    /// Moves the keys that a slot has now, or so many of them.
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize, at_most: Option<u16>) {
+        self.of_slot("move_keys", slot, from, to, &[at_most.into()]);
     }
 
     /// The slot belongs to the new node from now on.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
-        let id = self.id(to);
-        for node in [to, from]
-            .into_iter()
-            .chain((0..self.primaries).filter(|node| ![from, to].contains(node)))
-        {
-            self.nodes[node].ask::<()>(&format!("CLUSTER SETSLOT {slot} NODE {id}"));
-        }
+        self.of_slot("end_move", slot, from, to, &[]);
     }
 
     /// Moves a slot with all its keys.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
         self.begin_move(slot, from, to);
-        self.move_keys(slot, from, to);
+        self.move_keys(slot, from, to, None);
         self.end_move(slot, from, to);
     }
-}
 
-impl Server {
-    /// A node that belongs to no cluster yet.
-    fn start_node() -> Server {
-        Server::start_with(&[
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "2000",
-            // A node that has slots serves them, whichever others are gone.
-            "--cluster-require-full-coverage",
-            "no",
-            "--repl-diskless-sync-delay",
-            "0",
-        ])
+    fn of_slot(&self, method: &str, slot: u16, from: usize, to: usize, more: &[Value]) {
+        let server = |at: usize| self.nodes[at].0.0.clone();
+        let args = [slot.into(), server(from), server(to)];
+        self.set.call(method, &[&args, more].concat());
     }
 }

@@ -200,9 +200,7 @@ async fn slots_move_while_their_locks_are_held_and_waited_for() {
         cluster.begin_move(slot, here, there);
         round.goes_on(30).await;
         // Some keys are here and some there for more than a renewal.
-        let keys: Vec<String> =
-            cluster.nodes[here].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 25"));
-        cluster.migrate(&keys, here, there);
+        cluster.move_keys(slot, here, there, Some(25));
         let renewed = clients[0].stats().renewed;
         eventually("renewals meanwhile", || {
             clients[0].stats().renewed > renewed + 60
@@ -210,7 +208,7 @@ async fn slots_move_while_their_locks_are_held_and_waited_for() {
         .await;
         // A lock that is created meanwhile, too.
         eventually("all keys are moved", || {
-            cluster.move_keys(slot, here, there);
+            cluster.move_keys(slot, here, there, None);
             cluster.nodes[here].ask::<u64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == 0
         })
         .await;
@@ -430,7 +428,7 @@ async fn a_user_with_the_documented_commands_can_do_everything() {
     cluster.begin_move(slot, from, 1 - from);
     round.goes_on(20).await;
     eventually("all keys are moved", || {
-        cluster.move_keys(slot, from, 1 - from);
+        cluster.move_keys(slot, from, 1 - from, None);
         cluster.nodes[from].ask::<u64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == 0
     })
     .await;

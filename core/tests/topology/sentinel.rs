@@ -1,6 +1,6 @@
 //! A service that sentinels watch.
 
-use super::support::sets::{self, SentinelSet};
+use super::support::sets::SentinelSet;
 use super::*;
 
 const CALLERS: usize = 4;
@@ -142,7 +142,7 @@ async fn messages_come_from_the_new_primary() {
 #[tokio::test]
 async fn a_service_that_no_sentinel_knows_is_told() {
     let set = SentinelSet::start();
-    let url = set.url().replace(sets::SERVICE, "mian");
+    let url = set.url().replace("/redlatch", "/mian");
     let error = soon("an answer", Client::connect(&url)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(
