@@ -5,7 +5,7 @@ const assert = require('node:assert/strict')
 const diagnostics = require('node:diagnostics_channel')
 const { errorMonitor, once } = require('node:events')
 const { AuthError, Client, LockError } = require('../index.js')
-const { Server, WINDOWS, freshName, run, shared, test, until } = require('./support/index.js')
+const { Server, freshName, run, shared, test, until } = require('./support/index.js')
 
 const context = shared({ password: 'geheim' })
 
@@ -102,7 +102,7 @@ test('an event that a client does not have is refused', async () => {
   await shop.close()
 })
 
-test('an outage is one error, and its end another connect', { skip: WINDOWS && 'a server that is lent has no port of choice' }, async () => {
+test('an outage is one error, and its end another connect', async () => {
   const server = await Server.start()
   const client = new Client(server.url, { debugEvents: true })
   const told = []

@@ -5,11 +5,15 @@
 const assert = require('node:assert/strict')
 const { spawn, spawnSync } = require('node:child_process')
 const { once } = require('node:events')
-const { cpSync, readFileSync, statSync, writeFileSync } = require('node:fs')
+const { cpSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } = require('node:fs')
+const { tmpdir } = require('node:os')
 const { basename, join } = require('node:path')
+const { after } = require('node:test')
 const { PACKAGE, WINDOWS, Server, freshName, run, runNode, shared, test, until } = require('./support/index.js')
 
 const context = shared()
+const folder = mkdtempSync(join(tmpdir(), 'redlatch-exit-'))
+after(() => rmSync(folder, { recursive: true }))
 
 // For a signal that ends the program: of the systems only Linux releases the locks then, and `scripts/test portable` is without.
 const signalTest = process.env.REDLATCH_PORTABLE || process.platform !== 'linux' ? () => {} : test
@@ -115,7 +119,7 @@ for (const [name, number] of Object.entries({ SIGTERM: 15, SIGINT: 2, SIGHUP: 1,
 
 for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP']) {
   signalTest(`two copies of the package in one process release what they hold at ${signal}`, async () => {
-    const copy = join(context.server.folder, `copy-${signal}`)
+    const copy = join(folder, `copy-${signal}`)
     const left = ['node_modules', 'test', 'src', 'target', 'dist']
     cpSync(PACKAGE, copy, { recursive: true, filter: (from) => !left.includes(basename(from)) })
     const { keys, ...ended } = await endOf(`
@@ -183,7 +187,7 @@ for (const [how, action] of [
 
   posixTest(`a server that does not answer delays ${how} for no longer than exitLimit`, async () => {
     const server = await Server.start()
-    const { took } = await endOf(`process.kill(${server.child.pid}, 'SIGSTOP'); ${action}`, {
+    const { took } = await endOf(`process.kill(${server.pid}, 'SIGSTOP'); ${action}`, {
       url: server.url,
       options: '{ exitLimit: 300 }',
     })
@@ -212,7 +216,7 @@ for (const [how, action] of [
 
   its(`cluster workers release what they hold at ${how}`, async () => {
     const name = freshName()
-    const program = join(context.server.folder, 'cluster.js')
+    const program = join(folder, 'cluster.js')
     writeFileSync(
       program,
       `const { Client } = require(${JSON.stringify(PACKAGE)})
@@ -251,7 +255,7 @@ test('a client that was closed, or never used, delays no end', async () => {
 })
 
 posixTest('nothing of the program runs any more when a signal has freed its locks', async () => {
-  const [name, log] = [freshName(), join(context.server.folder, 'log')]
+  const [name, log] = [freshName(), join(folder, 'log')]
   const script = `const { Client } = require(${JSON.stringify(PACKAGE)})
     const { Worker } = require('node:worker_threads')
     const fs = require('node:fs')

@@ -15,12 +15,13 @@ const url = () => `redis+quorum://${servers.map(({ port }) => `127.0.0.1:${port}
 const connect = (options) => Client.connect(url(), { restartDelay: 0, ...options })
 
 beforeEach(async () => {
-  await stop()
+  const before = servers
   servers = await Promise.all([Server.start(), Server.start(), Server.start()])
+  await stop(before)
 })
-after(() => stop())
+after(() => stop(servers))
 
-const stop = () => Promise.all(servers.splice(0).map((server) => server.stop()))
+const stop = (some) => Promise.all(some.map((server) => server.stop()))
 
 // Asks these servers something.
 const ask = (asked, ...words) =>

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import macho
-from server import Server
+from server import Server, serve
 from snippets import snippets
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
@@ -278,18 +278,14 @@ def numbers(version: str) -> list[int]:
 # --- servers for what cannot start one ---
 
 
-class Loan(socketserver.StreamRequestHandler):
-    """A server with the options of the line that the peer says, for as long as the connection lives."""
-
+class Asked(socketserver.StreamRequestHandler):
     def handle(self) -> None:
-        with Server("", *json.loads(self.rfile.readline())) as server:
-            self.wfile.write(b"%d\n" % server.port)
-            self.rfile.read()
+        serve(self.rfile, self.wfile)
 
 
-def lender() -> str:
-    """The port where servers are lent until we end."""
-    listener = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Loan)
+def starter() -> str:
+    """The port where servers are started, for as long as the connection that asks for them lives."""
+    listener = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Asked)
     listener.daemon_threads = True
     threading.Thread(target=listener.serve_forever, daemon=True).start()
     return str(listener.server_address[1])
@@ -489,11 +485,11 @@ def node(target: Target, folder: Path, library: list[Path]) -> Checks:
                 run(*command, "program.mjs", cwd=folder, env={"REDLATCH_URL": server.url})
 
         yield program
-    lent = {"REDLATCH_LENDER": lender()} if target.windows else {}
+    served = {"REDLATCH_STARTER": starter()}
     for name in NODE_SUITE:
 
         def suite(name: str = name) -> tuple[int, int]:
-            told = run(*command, "--test-reporter=tap", f"test/{name}.test.js", cwd=package, env=lent)
+            told = run(*command, "--test-reporter=tap", f"test/{name}.test.js", cwd=package, env=served)
             passed, skipped = (
                 int(found)
                 for word in ("pass", "skipped")

@@ -2,116 +2,121 @@
 // A Redis-compatible server of a test's own, and a plain connection to look at it from outside.
 
 const { spawn } = require('node:child_process')
-const { mkdtempSync, rmSync, writeFileSync } = require('node:fs')
 const { once } = require('node:events')
 const net = require('node:net')
-const { tmpdir } = require('node:os')
 const { join } = require('node:path')
-const { setTimeout: sleep } = require('node:timers/promises')
+const { createInterface } = require('node:readline')
 
-const START_LIMIT = 60_000
+const SCRIPTS = join(__dirname, '../../../scripts')
 
-function program() {
-  if (process.env.REDLATCH_SERVER_BIN) return process.env.REDLATCH_SERVER_BIN
-  throw new Error('REDLATCH_SERVER_BIN names no server: scripts/env.sh sets it')
+// `scripts/with-server --serve` starts and ends the servers of this process, and ends with the last of them, or with the process.
+let starter
+let asked = 0
+
+function begin() {
+  const waiting = new Map()
+  const { lines, answers } = reach()
+  createInterface({ input: answers })
+    .on('line', (line) => {
+      const { id, is, error } = JSON.parse(line)
+      const { resolve, reject } = waiting.get(id)
+      waiting.delete(id)
+      if (error === undefined) resolve(is)
+      else reject(new Error(error))
+    })
+    .on('close', () => waiting.forEach(({ reject }) => reject(new Error('what starts the servers has ended'))))
+  return { lines, waiting, started: 0 }
 }
 
-async function freePort() {
-  const listener = net.createServer().listen(0, '127.0.0.1')
-  await once(listener, 'listening')
-  const { port } = listener.address()
-  listener.close()
-  await once(listener, 'close')
-  return port
+function reach() {
+  // Where no program of this system can be started (under Wine, in an emulator), scripts/test-platforms serves at a port.
+  if (process.env.REDLATCH_STARTER) {
+    const socket = net.connect(Number(process.env.REDLATCH_STARTER), '127.0.0.1')
+    return { lines: socket, answers: socket }
+  }
+  const options = { stdio: ['pipe', 'pipe', 'inherit'] }
+  const child =
+    process.platform === 'win32'
+      ? spawn('python', [join(SCRIPTS, 'lib/server.py'), '--serve'], options)
+      : spawn(join(SCRIPTS, 'with-server'), ['--serve'], options)
+  return { lines: child.stdin, answers: child.stdout }
 }
 
-class Server {
-  // `config`: lines of a file, for a Sentinel.
-  static async start({ port, args = [], config } = {}) {
-    if (process.env.REDLATCH_LENDER) return LentServer.start(args)
-    for (let attempt = 0; attempt < 20; attempt += 1) {
-      const server = new Server(port ?? (await freePort()), args, config)
-      if (await server.answers()) return server
+// Asks what `serve` in scripts/lib/server.py describes.
+function ask(line) {
+  return new Promise((resolve, reject) => {
+    asked += 1
+    starter.waiting.set(asked, { resolve, reject })
+    starter.lines.write(`${JSON.stringify({ id: asked, ...line })}\n`)
+  })
+}
+
+// A server, or servers that belong together: `nodes`, `sentinels`.
+class Started {
+  static async start(topology, args = [], options = {}) {
+    starter ??= begin()
+    starter.started += 1
+    try {
+      const started = new this(await ask({ do: topology, args, with: options }))
+      started.isPart = false
+      return started
+    } catch (error) {
+      release()
+      throw error
     }
-    throw new Error(`${program()} does not start; see REDLATCH_SERVER_BIN`)
   }
 
-  constructor(port, args, config) {
-    this.port = port
-    this.url = `redis://127.0.0.1:${port}`
-    this.folder = mkdtempSync(join(tmpdir(), 'redlatch-node-'))
-    this.socket = join(this.folder, 'socket')
-    const fixed = ['--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', this.folder]
-    const where = ['--port', `${port}`, '--unixsocket', this.socket]
-    let words = [...where, ...fixed, ...args]
-    if (config !== undefined) {
-      const file = join(this.folder, 'sentinel.conf')
-      writeFileSync(file, [`port ${port}`, `unixsocket ${this.socket}`, 'bind 127.0.0.1', `dir ${this.folder}`, ...config].join('\n'))
-      words = [file, '--sentinel']
-    }
-    this.child = spawn(program(), words, { stdio: 'ignore' })
-    this.ended = once(this.child, 'exit')
+  constructor({ nodes = [], sentinels = [], ...fields }) {
+    const servers = (told) => told.map((each) => new Server(each))
+    Object.assign(this, fields, { nodes: servers(nodes), sentinels: servers(sentinels), isPart: true })
   }
 
-  // False if it ended: somebody else may have taken the port. It is asked on its Unix socket, because another server may
-  // answer at the port; a server opens its Unix socket only after it got its port.
-  async answers() {
-    const before = Date.now()
-    while (this.child.exitCode === null && Date.now() - before < START_LIMIT) {
+  call(method, ...args) {
+    return ask({ of: this.of, do: method, args })
+  }
+
+  async stop() {
+    await this.call('close')
+    if (!this.isPart) release()
+  }
+
+  async [Symbol.asyncDispose]() {
+    await this.stop()
+  }
+
+  // As the starter knows it.
+  toJSON() {
+    return { of: this.of }
+  }
+}
+
+function release() {
+  starter.started -= 1
+  if (starter.started > 0) return
+  starter.lines.end()
+  starter = undefined
+}
+
+class Server extends Started {
+  static start({ port = 0, args = [] } = {}) {
+    return super.start('single', args, { port })
+  }
+
+  // One command on a connection of its own.
+  async send(...words) {
+    for (;;) {
       try {
-        const connection = await Connection.open(this.socket)
-        await connection.send('PING').catch((error) => error) // NOAUTH is an answer too
-        connection.end()
-        return true
-      } catch {
-        await sleep(5)
+        return await this.call('__call__', ...words)
+      } catch (error) {
+        // Sentinels cut the connections of a server whose role they change.
+        if (!/closed the connection|Connection reset/.test(error.message)) throw error
       }
     }
-    return false
   }
 
   // Keeps its connections and answers nothing any more.
-  hang() {
-    this.child.kill('SIGSTOP')
-  }
-
-  async stop() {
-    this.child.kill('SIGKILL')
-    await this.ended
-    rmSync(this.folder, { recursive: true, force: true })
-  }
-
-  async [Symbol.asyncDispose]() {
-    await this.stop()
-  }
-}
-
-// Under Wine no program of Linux can be started: scripts/test-platforms lends a server for as long as a connection lives.
-class LentServer {
-  static async start(args) {
-    const socket = net.connect(Number(process.env.REDLATCH_LENDER), '127.0.0.1')
-    socket.write(`${JSON.stringify(args)}\n`)
-    const [port] = await Promise.race([once(socket, 'data'), once(socket, 'end')])
-    if (port === undefined) throw new Error('no server was lent')
-    return new LentServer(socket, Number(port))
-  }
-
-  constructor(socket, port) {
-    this.socket = socket
-    this.port = port
-    this.url = `redis://127.0.0.1:${port}`
-    this.folder = mkdtempSync(join(tmpdir(), 'redlatch-node-'))
-  }
-
-  async stop() {
-    const gone = once(this.socket, 'close')
-    this.socket.resume().end()
-    await gone
-    rmSync(this.folder, { recursive: true, force: true })
-  }
-
-  async [Symbol.asyncDispose]() {
-    await this.stop()
+  async hang() {
+    await this.call('signal', 'STOP')
   }
 }
 
@@ -120,9 +125,9 @@ const GONE = 'connection closed'
 
 // Just enough of the protocol to send commands and read answers.
 class Connection {
-  // `place`: a port on 127.0.0.1, or the path of a Unix socket. `decode` makes a value of the bytes of a string.
-  static async open(place, decode = (bytes) => bytes.toString('utf8')) {
-    const socket = typeof place === 'number' ? net.connect(place, '127.0.0.1') : net.connect(place)
+  // `decode` makes a value of the bytes of a string.
+  static async open(port, decode = (bytes) => bytes.toString('utf8')) {
+    const socket = net.connect(port, '127.0.0.1')
     await once(socket, 'connect')
     return new Connection(socket, decode)
   }
@@ -218,4 +223,4 @@ class Silent {
   }
 }
 
-module.exports = { Connection, GONE, Server, Silent, freePort }
+module.exports = { Connection, GONE, Server, Silent, Started }

@@ -35,13 +35,13 @@ describe('Sentinel', () => {
   before(async () => (set = await SentinelSet.start({ password: 'servers', guard: 'sentinels' })))
   after(() => set?.stop())
 
-  const listens = async () => (await set.looks[await set.primary()].send('PUBSUB', 'CHANNELS', 'redisson_*')).length === 1
+  const listens = async () => (await set.nodes[await set.primary()].send('PUBSUB', 'CHANNELS', 'redisson_*')).length === 1
 
   for (const protocol of ['auto', 'resp2']) {
     test(`the primary is found and wakes a waiter, with ${protocol}`, async () => {
       const name = freshName()
       await isWoken(set.url, name, listens, undefined, { protocol })
-      await until(async () => (await set.looks[0].send('EXISTS', name)) === 0)
+      await until(async () => (await set.nodes[0].send('EXISTS', name)) === 0)
     })
   }
 
@@ -58,14 +58,14 @@ describe('Sentinel', () => {
   })
 
   test('a wrong service, a wrong password, and sentinels that are not there are told', async () => {
-    await assert.rejects(Client.connect(set.url.replace('/main', '/other')), (error) => {
+    await assert.rejects(Client.connect(set.url.replace('/redlatch', '/other')), (error) => {
       assert.ok(error instanceof InvalidArgumentError, `${error}`)
       assert.match(error.message, /no sentinel watches a service named "other"/)
       return true
     })
     await assert.rejects(Client.connect(set.url.replace('=sentinels', '=wrong')), AuthError)
     await assert.rejects(Client.connect(set.url.replace(':servers@', ':wrong@')), AuthError)
-    await assert.rejects(Client.connect('redis+sentinel://127.0.0.1:1/main'), UnavailableError)
+    await assert.rejects(Client.connect('redis+sentinel://127.0.0.1:1/redlatch'), UnavailableError)
   })
 
   test('the next primary is followed, by holders and by waiters', async () => {
@@ -80,11 +80,11 @@ describe('Sentinel', () => {
     await until(async () => (await set.primary()) === 1 - before)
     await until(listens)
     await hold.extend(20_000)
-    await until(async () => (await set.looks[1 - before].send('PTTL', name)) > 10_000)
+    await until(async () => (await set.nodes[1 - before].send('PTTL', name)) > 10_000)
     await hold.release()
     await (await waiting).release()
     // The old primary is a replica now: a lock on the new one is seen there.
-    await client.lock(name).using(() => until(async () => (await set.looks[1 - before].send('EXISTS', name)) === 1))
+    await client.lock(name).using(() => until(async () => (await set.nodes[1 - before].send('EXISTS', name)) === 1))
     await Promise.all([client.close(), waiter.close()])
     await isWoken(set.url, freshName(), listens)
   })
@@ -101,10 +101,10 @@ describe('Sentinel', () => {
     const name = freshName()
     const hold = await holder.lock(name, { replicas: 1, lease: 600_000 }).acquire()
     const waiting = waiter.lock(name).acquire()
-    const [first, second] = hanging.looks
-    const listened = async (look) => (await look.send('PUBSUB', 'CHANNELS', 'redisson_*')).length === 1
+    const [first, second] = hanging.nodes
+    const listened = async (node) => (await node.send('PUBSUB', 'CHANNELS', 'redisson_*')).length === 1
     await until(() => listened(first))
-    hanging.servers[0].hang()
+    await first.hang()
     await hanging.failOver()
     await until(async () => (await second.send('ROLE'))[0] === 'master')
     await until(() => listened(second))
@@ -123,13 +123,13 @@ describe('Cluster', () => {
   const quiet = async () => (await cluster.listened()).join() === '0,0'
 
   test('locks of all slots, from one seed', async () => {
-    const client = await Client.connect(`redis+cluster://127.0.0.1:${cluster.servers[2].port}`)
+    const client = await Client.connect(`redis+cluster://127.0.0.1:${cluster.nodes[2].port}`)
     const names = await Promise.all([0, 1, 2].map((at) => cluster.nameAt(at, freshName())))
     const holds = await Promise.all(names.map((name) => client.lock(name, { fencing: true }).acquire()))
-    for (const [at, name] of names.entries()) assert.equal(await cluster.looks[at].send('EXISTS', name), 1)
+    for (const [at, name] of names.entries()) assert.equal(await cluster.nodes[at].send('EXISTS', name), 1)
     const many = await Promise.all(Array.from({ length: 300 }, (_, at) => client.lock(`${names[0]}:${at}`).acquire()))
     await Promise.all([...holds, ...many].map((hold) => hold.release()))
-    for (const [at, name] of names.entries()) assert.equal(await cluster.looks[at].send('EXISTS', name), 0)
+    for (const [at, name] of names.entries()) assert.equal(await cluster.nodes[at].send('EXISTS', name), 0)
     await client.close()
   })
 
@@ -155,12 +155,12 @@ describe('Cluster', () => {
   test('a slot moves while its locks are held and waited for', async () => {
     await until(quiet)
     const name = await cluster.nameAt(0, freshName())
-    const slot = await cluster.looks[0].send('CLUSTER', 'KEYSLOT', name)
+    const slot = await cluster.nodes[0].send('CLUSTER', 'KEYSLOT', name)
     const client = await Client.connect(cluster.url)
     await cluster.beginMove(slot, 0, 1)
     // The lock is not there yet: the old node sends the call on with ASK.
     const hold = await client.lock(name).acquire()
-    assert.equal(await cluster.looks[0].send('EXISTS', name).catch(() => 0), 0)
+    assert.equal(await cluster.nodes[0].send('EXISTS', name).catch(() => 0), 0)
     await hold.extend(20_000)
     await hold.release()
     const listens = async () => (await cluster.listened()).join() === '0,1'
@@ -169,7 +169,7 @@ describe('Cluster', () => {
     const move = async () => {
       await cluster.moveKeys(slot, 0, 1)
       await cluster.endMove(slot, 0, 1)
-      await until(async () => (await cluster.looks[1].send('PUBSUB', 'SHARDCHANNELS', 'redisson_*')).length === 1)
+      await until(async () => (await cluster.nodes[1].send('PUBSUB', 'SHARDCHANNELS', 'redisson_*')).length === 1)
     }
     await isWoken(cluster.url, name, listens, move, options)
     // The map that the client has is an old one: MOVED.
@@ -205,8 +205,8 @@ describe('Cluster', () => {
     const name = await cluster.nameAt(0, freshName())
     const hold = await client.lock(name, { replicas: 1 }).acquire()
     // A replica counts its own keys, and sends no one elsewhere for that.
-    const slot = await cluster.looks[0].send('CLUSTER', 'KEYSLOT', name)
-    assert.equal(await cluster.looks[3].send('CLUSTER', 'COUNTKEYSINSLOT', slot), 1)
+    const slot = await cluster.nodes[0].send('CLUSTER', 'KEYSLOT', name)
+    assert.equal(await cluster.nodes[3].send('CLUSTER', 'COUNTKEYSINSLOT', slot), 1)
     await hold.release()
     await assert.rejects(client.lock(name, { replicas: 2 }).acquire({ wait: 0 }), NotReplicatedError)
     await client.close()
@@ -217,13 +217,12 @@ describe('Cluster', () => {
     const client = await Client.connect(cluster.url)
     const [name, other] = await Promise.all([0, 1].map((at) => cluster.nameAt(at, freshName())))
     const hold = await client.lock(name, { replicas: 1, watchdogLease: 20_000 }).acquire()
-    const dead = cluster.servers.shift()
-    cluster.looks.shift()
+    const dead = cluster.nodes.shift()
     await dead.stop()
     await client.lock(other).using((held) => assert.equal(held.isHeld, true))
-    await until(async () => (await cluster.looks[2].send('ROLE'))[0] === 'master')
+    await until(async () => (await cluster.nodes[2].send('ROLE'))[0] === 'master')
     await hold.extend(30_000)
-    assert.ok((await cluster.looks[2].send('PTTL', name)) > 20_000)
+    assert.ok((await cluster.nodes[2].send('PTTL', name)) > 20_000)
     await hold.release()
     await isWoken(cluster.url, name, async () => (await cluster.listened()).join() === '0,1')
     await client.close()

@@ -1,4 +1,4 @@
-//! What the tests share: servers, and what is seen there.
+//! The tests share this: servers, and what is seen there.
 #![allow(
     dead_code,
     unreachable_pub,
