@@ -66,8 +66,8 @@ faults: build ## the fault matrix: what goes wrong x what the program is doing x
 fuzz: setup ## what comes from outside, mutated for MINUTES=0.5 a target; the C API with hostile calls
 	@scripts/fuzz
 
-soak: setup ## all languages at once with random faults for MINUTES=2, built with optimisations; the recorded history is checked; PERMITS=1 of semaphores, COUNTERS=1 of plain ones and latches, MULTI=1 of multi locks, QUORUM=1 of quorums
-	@. scripts/env.sh && scripts/build --release python node && python faults/$(if $(COUNTERS),counter_,$(if $(PERMITS),permit_,$(if $(MULTI),multi_,$(if $(QUORUM),quorum_))))soak.py --minutes $(or $(MINUTES),2) 2>$${CARGO_TARGET_DIR}/soak.log
+soak: setup ## all languages at once with random faults for MINUTES=2, built with optimisations; the recorded history is checked; MODEL=permits of semaphores, MODEL=counters of plain ones and latches, MODEL=multi of multi locks, MODEL=quorum of quorums
+	@. scripts/env.sh && scripts/build --release python node && python faults/soak.py --model $(or $(MODEL),lock) --minutes $(or $(MINUTES),2) 2>$${CARGO_TARGET_DIR}/soak.log
 
 lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
 	@scripts/lint

@@ -1,6 +1,6 @@
 """Histories of plain semaphores and latches, which Porcupine judges: nobody has them, so it is the number alone that counts.
 
-counted.py FILE      judges again what counter_soak.py has kept
+counted.py FILE      judges again what soak.py has kept, with the model `counters`
 """
 
 from __future__ import annotations

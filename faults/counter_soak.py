@@ -1,6 +1,5 @@
-"""A soak of plain semaphores and latches: what callers were told adds up to the number that the server has, exactly.
-
-counter_soak.py [--minutes 2] [--seed N] [--processes N] [--callers N] [--debug] [--keep FILE] [LANGUAGE ...]
+"""The soak of plain semaphores and latches: soak.py with the model `counters`. What callers were told adds up to the number that the
+server has, exactly.
 
 The workers are those of permit_soak.py, and so are the faults, but nothing deletes a key and no process is killed: then nobody
 knows what was done. Commands, replies and connections are lost, doubled and late. All languages play it together.
@@ -20,16 +19,12 @@ other change may then have been done or not: its ledger has one of several numbe
 The second checker is Porcupine, by counted.py: there is an order of all calls about a name in which each answer is right, and
 there is none after a violation was planted. Ends with
 `porcupine: histories=N operations=N refusals=N excused=N undecided=N violations=N planted=N rejected=N` and
-`counters: minutes=M operations=N faults=N gates=N wrong=N`, and with 1 if anything is wrong. Without Go the first of these lines is
-`SKIPPED porcupine: WHY`.
+`counters: minutes=M operations=N faults=N gates=N wrong=N`.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
@@ -41,11 +36,10 @@ from typing import Any
 import counted
 from counted import LATCH, PLAIN, SERVER, Counted, Use
 from permit_soak import Caller, DrivenSoak, PermitWorker
-from second import Missing, Porcupine
-from second import build as build_porcupine
+from second import Porcupine
 from server import eventually
-from soak import OTHER
-from world import PATIENCE, Redis, build
+from soaking import OTHER, Judged
+from world import PATIENCE, Redis
 
 LIMIT = 4
 # A ledger begins with so much, that most who take get something.
@@ -242,6 +236,7 @@ class CounterSoak(DrivenSoak):
     # Nothing that makes what was done unknowable.
     other = tuple(kind for kind in OTHER if kind != "delete")
     seldom = ()
+    judge_again = "counted.py, counters.json in"
 
     def __init__(self, *given: Any) -> None:
         self.books = Books()
@@ -320,60 +315,20 @@ class CounterSoak(DrivenSoak):
                 wrong.append(f"{name} has {there}, and not {' or '.join(map(str, sorted(wanted)))}")
         return wrong
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("languages", nargs="*", help="all of ours by default")
-    parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--processes", type=int, default=2, help="per language")
-    parser.add_argument("--callers", type=int, default=8, help="of each process")
-    parser.add_argument("--debug", action="store_true", help="programs of Rust and C without optimisations")
-    parser.add_argument("--keep", type=Path, help="a file for what was done, for counted.py")
-    args = parser.parse_args()
-    if unknown := set(args.languages) - set(build.ours()):
-        parser.error(f"no language is {', '.join(unknown)}")
-    profile = "debug" if args.debug else "release"
-    CounterSoak.languages = tuple(args.languages)
-    program, skipped = None, ""
-    try:
-        program = build_porcupine()
-    except Missing as missing:
-        skipped = f"SKIPPED porcupine: {missing}"
-    with tempfile.TemporaryDirectory(prefix="redlatch-soak-") as folder:
-        soak = CounterSoak(args.minutes, args.seed, args.processes, args.callers, Path(folder), profile)
-        try:
-            reports = soak.run()
-            wrong = [*soak.books.wrong, *soak.leaks()]
-        finally:
-            soak.close()
-    pasts = [*soak.books.pasts.values()]
-    begun, second = time.monotonic(), skipped
-    if program:
-        with Porcupine(program) as porcupine:
-            opinion = counted.judge(pasts, porcupine)
-        second = opinion.summary()
-        wrong += counted.wrong(opinion)
-    took = time.monotonic() - begun
-    wrong += [
-        f"no {op} succeeded" for op in ("acquire", "release", "down") if not soak.books.ends[f"{op} ok"]
-    ]
-    wrong += [] if soak.gates else ["no latch was counted down"]
-    wrong += [f"{leak} of {who}" for who, report in reports.items() for leak in report.leaks()]
-    for line in wrong[:20]:
-        print(f"wrong: {line}")
-    if keep := args.keep or (Path(tempfile.mkstemp(prefix="redlatch-counters-")[1]) if wrong else None):
-        counted.save(pasts, keep)
-        print(f"kept, for counted.py: {keep}")
-    print(f"seed {args.seed}; ends: {dict(soak.books.ends.most_common())}; faults: {dict(soak.faults)}")
-    print(f"checked in {took:.0f} s")
-    print(second)
-    print(
-        f"counters: minutes={args.minutes:g} operations={soak.books.ends.total()} faults={soak.faults.total()} "
-        f"gates={len(soak.gates)} wrong={len(wrong)}"
-    )
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def judge(self, program: Path | None, skipped: str, leaks: int) -> Judged:
+        pasts, wrong, second = [*self.books.pasts.values()], [*self.books.wrong], skipped
+        counted.save(pasts, self.folder / "counters.json")
+        if program:
+            with Porcupine(program) as porcupine:
+                opinion = counted.judge(pasts, porcupine)
+            second = opinion.summary()
+            wrong += counted.wrong(opinion)
+        ends = self.books.ends
+        wrong += [f"no {op} succeeded" for op in ("acquire", "release", "down") if not ends[f"{op} ok"]]
+        wrong += [] if self.gates else ["no latch was counted down"]
+        figures = [
+            second,
+            f"counters: minutes={self.minutes:g} operations={ends.total()} faults={self.faults.total()} "
+            f"gates={len(self.gates)} wrong={len(wrong) + leaks}",
+        ]
+        return Judged(wrong, ends, figures)

@@ -1,4 +1,4 @@
-"""A soak of multi locks: soak.py with other workers, and its arguments.
+"""The soak of multi locks: soak.py with the model `multi`.
 
 Each worker is a driver that serves requests. Callers ask it for one, two or three of a few names at once, in any order, and write
 down what it answers, in the lines of `conformance/drivers/README.md`. Commas separate the names in such a line: the checkers
@@ -7,11 +7,10 @@ judge each name by itself, and the tries of all of them.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from permit_soak import FIXED, TRIES, WAITS_MS, Caller, DrivenSoak, PermitWorker, now
-from soak import LEASE_MS, main
+from soaking import LEASE_MS
 
 NAMES = [f"part{number}" for number in range(8)]
 # In a hundred cases: the holder enters again.
@@ -69,7 +68,3 @@ class MultiSoak(DrivenSoak):
     def a_key(self) -> tuple[str, list[str]]:
         name = self.random.choice(NAMES)
         return name, [name]
-
-
-if __name__ == "__main__":
-    sys.exit(main(MultiSoak))

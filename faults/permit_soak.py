@@ -1,4 +1,4 @@
-"""A soak of semaphores: soak.py with other workers, and its arguments.
+"""The soak of semaphores: soak.py with the model `permits`.
 
 Each worker is a driver that serves requests. Callers, which are threads here, ask it for permits of a few semaphores as fast as they
 can, and write down what it answers, in the lines of `conformance/drivers/README.md`; the times are those of their calls. A name in
@@ -8,12 +8,11 @@ these lines ends with the permits wanted and all there are: `gpu0/2of4`.
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from typing import Any
 
-from soak import LEASE_MS, Report, Soak, Worker, main
+from soaking import LEASE_MS, Report, Soak, Worker
 from world import MARGIN_MS, PATIENCE, Driver, recorded
 
 NAMES = [f"gpu{number}" for number in range(8)]
@@ -208,7 +207,3 @@ class PermitSoak(DrivenSoak):
             if kept or free + taken not in (0, LIMIT):
                 wrong.append(f"{name}: {free} are free and {taken} taken")
         return wrong
-
-
-if __name__ == "__main__":
-    sys.exit(main(PermitSoak))

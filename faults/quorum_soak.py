@@ -1,4 +1,4 @@
-"""A soak of the lock of a quorum: soak.py with other workers and three servers, and its arguments.
+"""The soak of the lock of a quorum: soak.py with the model `quorum`.
 
 The callers are those of multi_soak.py, and take one name each. Each worker has a proxy before each server. Besides the faults of
 the network, servers stand still, come back empty, and forget keys, one, two or all of them.
@@ -6,14 +6,13 @@ the network, servers stand still, come back empty, and forget keys, one, two or 
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
 from multi_soak import LockCaller
 from permit_soak import Caller, DrivenSoak, PermitWorker
 from server import Quorum
-from soak import LEASE_MS, OTHER, SELDOM, Deletion, Worker, main
+from soaking import LEASE_MS, OTHER, SELDOM, Deletion, Worker
 from topologies import quorum_url
 from world import Redis, Server
 
@@ -94,7 +93,3 @@ class QuorumSoak(DrivenSoak):
 
     def stop_servers(self) -> None:
         self.quorum.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main(QuorumSoak))
