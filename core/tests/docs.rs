@@ -395,7 +395,7 @@ fn rights() -> String {
          - **In a cluster**: `{CLUSTER}`; before Redis 7 `+cluster +asking +pubsub`.\n\
          - **The program `redlatch`**, to show locks: [its own](cli.md#what-it-shows-about-locks).\n\n\
          | may be missing | then |\n|---|---|\n\
-         | `+publish`, `+subscribe` | waiters try again every `recheck` |\n\
+         | `+publish`, `+subscribe` | waiters try again every `recheck`; the event `unpublishable` or `unsubscribable` tells |\n\
          | `+client\\|tracking` | a loss is noticed at the next renewal |\n\
          | `+exists`, `+mget` | requests of many callers do not share commands |\n\
          | `+get`, `+set` and the second key pattern, for the default kind | no `fencing` |\n\

@@ -94,6 +94,8 @@ pub struct Engine {
     watchdog: Watchdog,
     cleanups: Cleanups,
     refusals: Refusals,
+    /// Whether it was told, since the last outage, that releases may not be published.
+    untold: bool,
     queries: Queries,
     /// Semaphores without leases, and latches.
     counting: Counting,
@@ -111,6 +113,7 @@ impl Engine {
             watchdog: Watchdog::default(),
             cleanups: Cleanups::default(),
             refusals: Refusals::default(),
+            untold: false,
             queries: Queries::default(),
             counting: Counting::default(),
             multi: Multi::default(),
@@ -431,11 +434,20 @@ impl Engine {
         }
     }
 
-    fn outcome(&mut self, call: CallId, outcome: CallOutcome) {
+    fn outcome(&mut self, call: CallId, mut outcome: CallOutcome) {
         // Each call has one outcome. A second one is ignored.
         let Some(Call { purpose, sent }) = self.cx.calls.remove(&call) else {
             return;
         };
+        if let CallOutcome::Answered(Reply::Untold(done)) = outcome {
+            outcome = CallOutcome::Answered(*done);
+            if !std::mem::replace(&mut self.untold, true) {
+                let text = "the server does not let this user publish releases, so waiters hear of none and look every \
+                            recheck only; give the user +publish (in a cluster +spublish) and the channels of the locks";
+                self.cx
+                    .link_event("unpublishable", EventLevel::Warn, text.to_owned());
+            }
+        }
         match &outcome {
             CallOutcome::Unanswered => self.cx.counters.unanswered.add(1),
             CallOutcome::Refused {
@@ -729,6 +741,7 @@ impl Engine {
 
     fn link_up(&mut self, id: LinkId) {
         let news = self.cx.links.set_up(self.cx.now, id);
+        self.untold &= !news;
         self.cx.timers.disarm(Timer::Outage(id));
         let level = if news {
             EventLevel::Info

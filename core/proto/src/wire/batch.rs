@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::value::Value;
 
 use super::codes::{ALONE, TAKEN};
-use super::decode::not_understood;
+use super::decode::{not_understood, released};
 use super::names::channel_parts;
 use super::script::{
     ACQUIRE_MANY, ACQUIRE_MANY_PLAIN, CLASSIC, RELEASE_MANY, RELEASE_MANY_PLAIN, Script, Words,
@@ -216,7 +216,7 @@ fn taken(number: i64, lease: u64) -> Option<Reply> {
 }
 
 fn freed(number: i64) -> Option<Reply> {
-    Some(Reply::Released(u32::try_from(number).ok()?))
+    released(number)
 }
 
 fn int(value: &Value) -> Option<i64> {
@@ -229,6 +229,7 @@ fn int(value: &Value) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::codes::DENIED;
     use super::super::{Form, Kind, LeaseSample};
     use super::*;
     use crate::error::ErrorKind;
@@ -390,6 +391,11 @@ mod tests {
         assert_eq!(
             read(releases, &[3, ALONE]),
             Some((None, vec![Some(Reply::Released(3)), None]))
+        );
+        let untold = Reply::Untold(Reply::Released(0).into());
+        assert_eq!(
+            read(releases, &[DENIED, 0]),
+            Some((None, vec![Some(untold), Some(Reply::Released(0))]))
         );
         for (sort, numbers) in [
             (acquires, &[][..]),

@@ -381,6 +381,8 @@ fn a_command_that_is_not_allowed_leaves_nothing_behind() {
                     freed.is_none(),
                     "{missing} {name}"
                 );
+                let untold = matches!(freed, Some(Reply::Untold(_)));
+                assert_eq!(untold, missing == "publish", "{missing} {name} {freed:?}");
             }
         }
     }

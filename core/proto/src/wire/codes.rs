@@ -27,6 +27,8 @@ codes! {
     CHANGED = 11;
     SUPERSEDED = 12;
     VAIN = 13;
+    // What was done may not be published. More than can hear of it.
+    DENIED = 1 << 31;
     // In a batch, the result of one lock. Other values there: a time or a count if not negative, -1
     // for no expiry.
     TAKEN = -3;

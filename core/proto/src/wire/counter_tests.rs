@@ -299,6 +299,23 @@ fn the_documented_commands_are_enough_for_counters() {
     assert_eq!(live.run(&read()), changed(0, 0));
 }
 
+/// Regression test: waiters looked every few seconds only, and nobody was told.
+#[test]
+fn a_change_that_may_not_be_published_is_told() {
+    let mut live = app(&format!("{NEEDED} -publish"));
+    let untold = |done, left| Reply::Untold(changed(done, left).into());
+    let changes = [
+        (Change::AddPermits(2), untold(0, 2)),
+        (trade(1, &[]), untold(0, 3)),
+        (trade(0, &[3]), changed(1, 0)),
+    ];
+    for (at, (change, told)) in (1..).zip(changes) {
+        assert_eq!(live.run(&op(at, change)), told);
+    }
+    let _: () = live.look.set("seats", 1).unwrap();
+    assert_eq!(live.run(&op(5, Change::CountDown(1))), untold(1, 0));
+}
+
 /// A change that is denied changes nothing, and its marker does not say that it was done.
 #[test]
 fn a_denied_command_counts_nothing() {

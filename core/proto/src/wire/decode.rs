@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::value::Value;
 
 use super::codes::{
-    ACQUIRED, BUSY, CHANGED, COUNTED, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED,
-    RENEWED, STALE, STOLEN, SUPERSEDED, VAIN,
+    ACQUIRED, BUSY, CHANGED, COUNTED, DELETED, DENIED, FORCED, FOREIGN, GONE, HOLDER, KEPT,
+    RELEASED, RENEWED, STALE, STOLEN, SUPERSEDED, VAIN,
 };
 use super::script::{Script, script, whole_ms};
 use super::{Fencing, FollowUp, Holder, Op, Permits, Process, RenewReply, Reply};
@@ -68,12 +68,17 @@ fn read_short(op: &Op, number: i64) -> Option<(Option<u64>, Reply)> {
                 },
             ))
         }
-        Op::Release { remaining: 0, .. } => Some((
-            None,
-            Reply::Released(u32::try_from(number.checked_sub(RELEASED)?).ok()?),
-        )),
+        Op::Release { remaining: 0, .. } => Some((None, released(number.checked_sub(RELEASED)?)?)),
         _ => None,
     }
+}
+
+/// The answer to a release that so many have heard of.
+pub(super) fn released(heard: i64) -> Option<Reply> {
+    if heard == DENIED {
+        return Some(Reply::Untold(Reply::Released(0).into()));
+    }
+    Some(Reply::Released(u32::try_from(heard).ok()?))
 }
 
 fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
@@ -130,6 +135,13 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             done: int(done)?,
             left: int(left)?,
         },
+        (Op::Change { .. }, CHANGED, [done, left, Value::Int(DENIED)]) => Reply::Untold(
+            Reply::Changed {
+                done: int(done)?,
+                left: int(left)?,
+            }
+            .into(),
+        ),
         (Op::Change { .. }, SUPERSEDED, []) => Reply::Superseded,
         (Op::Force { .. }, FORCED, [deleted]) => Reply::Forced(int(deleted)? != 0),
         (Op::Inspect { .. }, HOLDER, holders) => {
@@ -378,6 +390,11 @@ mod tests {
             ),
             (release(0), Value::Int(5), Reply::Released(0)),
             (release(0), Value::Int(7), Reply::Released(2)),
+            (
+                release(0),
+                Value::Int(5 + (1 << 31)),
+                Reply::Untold(Reply::Released(0).into()),
+            ),
             (
                 release(0),
                 ints(&[0, 3, 3]),

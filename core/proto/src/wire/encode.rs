@@ -93,7 +93,7 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
             long(CHANGED, vec![Value::Int(*done), Value::Int(*left)])
         }
         (_, Reply::Superseded) => long(SUPERSEDED, vec![]),
-        (_, Reply::NotReplicated { .. }) => panic!("{op:?} is not for replicas"),
+        (_, Reply::NotReplicated { .. } | Reply::Untold(_)) => panic!("{op:?} is not for models"),
     }
 }
 

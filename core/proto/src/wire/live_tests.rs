@@ -947,8 +947,18 @@ fn an_acquire_whose_expiry_is_refused_is_undone() {
 #[test]
 fn a_release_succeeds_without_the_right_to_publish() {
     let mut live = Live::as_user(&format!("~* resetchannels {COMMANDS}"));
-    live.run(&acquire(1));
-    assert_eq!(live.run(&release(0)), Reply::Released(0));
+    let untold = |reply: Reply| Reply::Untold(reply.into());
+    for kind in [
+        Kind::Reentrant,
+        Kind::Simple,
+        Kind::Adaptive,
+        Kind::Read,
+        Kind::Write,
+    ] {
+        live.run(&of_kind(&acquire(1), kind));
+        let released = live.run(&of_kind(&release(0), kind));
+        assert_eq!(released, untold(Reply::Released(0)), "{kind:?}");
+    }
     live.run(&acquire(1));
     assert_eq!(live.run(&force()), Reply::Forced(true));
     assert_eq!(live.cmd::<i64>("DBSIZE", &[]), 0);

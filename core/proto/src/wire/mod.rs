@@ -401,6 +401,8 @@ pub enum Reply {
     /// The lock was ours and is free now. The number is how many subscribers were told. In a
     /// cluster without sharded channels, it covers one node only.
     Released(u32),
+    /// It was done, but the server does not let this user tell waiters of it.
+    Untold(Box<Reply>),
     /// The lock is ours with the lower count.
     Kept,
     /// One result per hold of the request, in order.

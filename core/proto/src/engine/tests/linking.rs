@@ -93,6 +93,31 @@ fn a_short_outage_costs_waiters_nothing_but_time() {
     );
 }
 
+/// Regression test: a user without the right to publish woke no waiter, and nobody was told.
+#[test]
+fn a_release_that_may_not_be_published_is_told_once_in_an_outage() {
+    let mut rig = Rig::new();
+    let other = rig.hold("m");
+    for told in 1..3 {
+        for _ in 0..2 {
+            let grant = rig.hold("n");
+            let id = rig.release(&grant);
+            let sent = rig.sent();
+            rig.reply(&sent, Reply::Untold(Reply::Released(0).into()));
+            rig.released(id);
+        }
+        let events = rig
+            .alarms
+            .iter()
+            .filter(|(kind, _)| *kind == "unpublishable");
+        assert_eq!(events.count(), told);
+        rig.input(down());
+        rig.input(Input::Up(0));
+        rig.all_sent();
+    }
+    assert!(rig.is_held(&other));
+}
+
 #[test]
 fn tries_in_flight_fail_when_the_link_goes_down() {
     let mut rig = Rig::new();

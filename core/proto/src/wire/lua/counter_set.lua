@@ -2,7 +2,7 @@
 -- KEYS   the number, the marker of the client
 -- ARGV   not-after ms, sequence number, channel, publish verbs, `latch` | `set` (both: if there is no number yet) | `add` |
 --        `drain`, the number
--- reply  now STALE | now CHANGED done number | now SUPERSEDED | now FOREIGN what
+-- reply  now STALE | now CHANGED done number [DENIED] | now SUPERSEDED | now FOREIGN what
 --        done: whether it was set, or how many were drained
 --@ counter
 local how, number = ARGV[5], tonumber(ARGV[6])
@@ -25,9 +25,10 @@ end
 local payload, messages = string.format('%.0f', left), math.min(by, left, MESSAGES)
 -- A waiter of Redisson closes its gate.
 if how == 'latch' then payload, messages = '1', done end
+local heard
 for i = 1, messages do
-  for verb in string.gmatch(ARGV[4], '%u+') do redis.pcall(verb, ARGV[3], payload) end
+  for verb in string.gmatch(ARGV[4], '%u+') do heard = redis.pcall(verb, ARGV[3], payload) end
 end
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 if how == 'latch' then redis.call('GET', KEYS[1]) end
-return {now, CHANGED, done, left}
+return {now, CHANGED, done, left, type(heard) == 'table' and DENIED or nil}

@@ -1,7 +1,7 @@
 -- Gives permits of a plain semaphore back, and then takes some: for one caller after the other, as long as there are enough.
 -- KEYS   the number of permits, the marker of the client
 -- ARGV   not-after ms, sequence number, channel, publish verbs, the permits given back, those that each caller wants
--- reply  now STALE | now CHANGED callers-served number | now SUPERSEDED | now FOREIGN what
+-- reply  now STALE | now CHANGED callers-served number [DENIED] | now SUPERSEDED | now FOREIGN what
 --@ counter
 local given, taken, served = tonumber(ARGV[5]), 0, 0
 local free = tonumber(count or 0) + given
@@ -18,7 +18,8 @@ if given > 0 or taken > 0 then
   --@ counter_marked
 end
 -- Redisson wakes one asynchronous waiter for each message.
+local heard
 for i = 1, math.min(given, free, MESSAGES) do
-  for verb in string.gmatch(ARGV[4], '%u+') do redis.pcall(verb, ARGV[3], string.format('%.0f', free)) end
+  for verb in string.gmatch(ARGV[4], '%u+') do heard = redis.pcall(verb, ARGV[3], string.format('%.0f', free)) end
 end
-return {now, CHANGED, served, free}
+return {now, CHANGED, served, free, type(heard) == 'table' and DENIED or nil}

@@ -2,7 +2,7 @@
 -- server denies nothing of this.
 -- KEYS   lock, queue, times
 -- ARGV   owner, channel, publish verbs
--- reply  RELEASED + number of those who heard it | 0 GONE why
+-- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 local lock, queue, times = KEYS[1], KEYS[2], KEYS[3]
 local owner, was = ARGV[1], {}
 -- Removing the last field deletes the key.
@@ -21,4 +21,4 @@ if free then
   end
 end
 if freed ~= 1 then return {0, GONE, free and DELETED or STOLEN} end
-return RELEASED + (type(heard) == 'number' and heard or 0)
+return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)

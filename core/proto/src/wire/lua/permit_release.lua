@@ -1,7 +1,7 @@
 -- Gives the permits of an owner back, or its place in the queue. A full server denies nothing of this.
 -- KEYS   the number of free permits, the ids of taken ones; in fair mode also the queue and the times of its places
 -- ARGV   owner, channel, publish verbs (PUBLISH if they are missing)
--- reply  RELEASED + number of those who heard it | 0 GONE why
+-- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 local key, taken, owner = KEYS[1], KEYS[2], ARGV[1]
 --@ permit_ids
 local free = redis.pcall('GET', key)
@@ -46,4 +46,4 @@ if gone > 0 and counts then
   end
 end
 if gone < #ids then return {0, GONE, free and STOLEN or DELETED} end
-return RELEASED + (type(heard) == 'number' and heard or 0)
+return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)

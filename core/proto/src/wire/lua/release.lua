@@ -2,7 +2,7 @@
 -- KEYS   lock, what an adaptive lock learnt
 -- ARGV   owner, channel, publish verbs (PUBLISH if they are missing),
 --        seconds that an adaptive lock was held, seconds that were asked for
--- reply  RELEASED + number of those who heard it | 0 GONE why
+-- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 local lock, owner = KEYS[1], ARGV[1]
 --# hash
 -- Removing the last field deletes the key.
@@ -44,4 +44,4 @@ if not ARGV[3] then
 else
   for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '0') end
 end
-return RELEASED + (type(heard) == 'number' and heard or 0)
+return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)

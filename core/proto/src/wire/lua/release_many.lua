@@ -3,7 +3,7 @@
 -- KEYS   locks, no two the same
 -- ARGV   what stands before and behind the name of a lock in that of its channel, for each lock: owner
 -- reply  0: all are freed, and nobody has heard it
---        for each lock: freed, and so many have heard it; or ALONE, nothing was done: release has to see to it
+--        for each lock: freed, and so many have heard it, or DENIED; or ALONE, nothing was done: release has to see to it
 local call, before, behind, others = redis.pcall, ARGV[1], ARGV[2], nil
 --# plain
 local values, freed = call('MGET', unpack(KEYS)), true
@@ -22,7 +22,7 @@ for i = 1, #KEYS do
 --# all
     -- A refusal undoes nothing: waiters look by themselves.
     local heard = call('PUBLISH', before .. lock .. behind, '0')
-    result = type(heard) == 'number' and heard or 0
+    result = type(heard) == 'table' and DENIED or heard
   end
   if result ~= 0 then
     others = others or {}

@@ -2,7 +2,7 @@
 -- The last reader wakes one waiter, a writer all of them, also when its own readers stay.
 -- KEYS   lock, for a reader its time-out key; for a writer the mark of waiting writers, if it may have set that
 -- ARGV   owner, channel, publish verbs, what time-out keys begin with
--- reply  RELEASED + number of those who heard it | 0 GONE why
+-- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 local lock, owner, prefix = KEYS[1], ARGV[1], ARGV[4]
 local freed = redis.pcall('HDEL', lock, owner)
 --# read
@@ -70,4 +70,4 @@ for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], 
 --# write
 for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '1') end
 --# all
-return RELEASED + (type(heard) == 'number' and heard or 0)
+return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)
