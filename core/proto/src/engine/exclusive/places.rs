@@ -155,6 +155,9 @@ impl Engine {
                     let error = self.cx.links.error(&waiter.name).unwrap_or_else(unanswered);
                     return self.end_waiter(id, error, true);
                 }
+                if !waiter.announced && waiter.earlier.is_empty() {
+                    return self.line_up_anew(id, expires);
+                }
                 let at = expires.max(self.cx.now);
                 self.names.park(&mut self.cx, id, at);
             }
@@ -183,6 +186,20 @@ impl Engine {
             }
             outcome => self.end_try(id, outcome),
         }
+    }
+
+    /// The first call of a waiter got no answer. It may have got a place, before those that have theirs since,
+    /// and the order here has to be that of the places. So the waiter lines up as another owner.
+    fn line_up_anew(&mut self, id: RequestId, expires: Moment) {
+        let next = self.cx.next_owner();
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        let owner = std::mem::replace(&mut waiter.owner, next);
+        (waiter.ahead, waiter.unsettled, waiter.asked) = (Ahead::No, None, false);
+        let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
+        self.clean_up(&name, owner, &form, lease, Some(expires));
+        self.ask_for_place(id);
     }
 
     /// Another owner has the lock, for `ttl` unless it renews, or comes before this one. The waiter `has`

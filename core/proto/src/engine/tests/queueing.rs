@@ -219,6 +219,30 @@ fn a_waiter_without_an_answer_gives_up_its_place_when_no_copy_lives() {
     rig.nothing_left();
 }
 
+/// Regression test: its second call found the place that its first one had got, before those that had
+/// theirs since. The client listened for the turn of another one, and nobody heard the message.
+#[test]
+fn a_first_call_without_an_answer_keeps_no_older_place() {
+    for terms in [FAIR, fair(1)] {
+        let mut rig = Rig::new();
+        let first = rig.acquire_with("n", OwnerKey::Once, None, terms);
+        let lost = rig.sent();
+        let second = rig.acquire_with("n", OwnerKey::Once, None, terms);
+        rig.outcome(&lost, CallOutcome::Unanswered);
+        let sent = rig.all_sent();
+        assert_eq!(given_up(&sent[0]), Some(asked(&lost).0));
+        let tries: Vec<&Sent> = sent[1..].iter().collect();
+        assert_eq!(tries.len(), 2, "{tries:?}");
+        assert!(tries.iter().all(|one| asked(one).0 != asked(&lost).0));
+        // Its last copy is dead.
+        rig.pass(COPY);
+        rig.grant(tries[0]);
+        rig.granted(first);
+        rig.busy(tries[1], LEASE);
+        assert!(rig.pending(second));
+    }
+}
+
 #[test]
 fn a_closed_client_gives_up_its_places() {
     let mut rig = Rig::new();

@@ -616,7 +616,7 @@ impl World {
         };
         let heard = faults.lost_message == 0 && faults.disturbance == 0 && !faults.loses_calls();
         let queues = matches!(sort, Kind::Fair | Kind::FairSemaphore);
-        let bursts = heard && queues && random.chance(500);
+        let bursts = queues && random.chance(500);
         let denied =
             (crowded && faults.refusal > 0 && random.chance(300)).then(|| names[0].clone());
         let mut world = World {
