@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use redlatch::{AcquireOptions, OptionValue, embed};
+use redlatch::{AcquireOptions, Kind, OptionValue, embed};
 
+use crate::acl::COUNTERS;
 use crate::failure;
 use crate::run::OnLost;
 
@@ -55,6 +56,15 @@ pub(crate) struct Server {
     pub(crate) options: Vec<(String, String)>,
 }
 
+impl Server {
+    /// The value of an option of the client or the lock.
+    pub(crate) fn given(&self, name: &str) -> Option<&str> {
+        let mut options = self.options.iter().rev();
+        let value = options.find(|(given, _)| given == name);
+        value.map(|(_, value)| &**value)
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command while holding a lock.
@@ -78,6 +88,11 @@ pub(crate) enum Command {
     ///
     /// It takes the lock NAME, hands it from one client to another, and releases it.
     Doctor(Doctor),
+    /// Print what a user of the server has to be allowed (ACL), for redis-cli or an ACL file.
+    ///
+    /// Nothing is asked of a server; the URL, if there is one, says whether it is a cluster or behind
+    /// sentinels. Options count: -o fencing=true, -o fair=true, -o writer_preference=1min.
+    Acl(Acl),
     /// Delete a lock that somebody holds. The holder is told that it is lost.
     Free(Free),
     /// Check that the server can be reached. It prints one line, or says why not.
@@ -197,6 +212,35 @@ pub(crate) struct Doctor {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Acl {
+    /// The kind of the locks, as in -o kind; or plain-semaphore, or latch. It can be given several
+    /// times.
+    #[arg(long = "kind", value_name = "KIND", value_parser = kind)]
+    pub(crate) kinds: Vec<String>,
+    /// The user. Write a password of your own in place of `password`.
+    #[arg(long, value_name = "USER", default_value = "app")]
+    pub(crate) user: String,
+    /// A line for the server's ACL file, in place of a command for redis-cli.
+    #[arg(long)]
+    pub(crate) file: bool,
+    /// For a server before Redis 7.0, which does not know all rules.
+    #[arg(long)]
+    pub(crate) redis_6: bool,
+    /// For the nodes of a cluster.
+    #[arg(long)]
+    pub(crate) cluster: bool,
+    /// For servers behind sentinels.
+    #[arg(long)]
+    pub(crate) sentinel: bool,
+    /// Also what this program needs to show locks: who, ls, watch, free.
+    #[arg(long)]
+    pub(crate) tool: bool,
+    /// The names of the locks, with * and ?. Names with braces need a pattern that has them.
+    #[arg(value_name = "PATTERN")]
+    pub(crate) names: String,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Free {
     /// Really delete it, whoever holds it.
     #[arg(long, required = true)]
@@ -215,6 +259,17 @@ fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => Err("it is NAME=VALUE, such as outage=3s".to_owned()),
+    }
+}
+
+fn kind(text: &str) -> Result<String, String> {
+    let all = Kind::ALL.iter().chain(&COUNTERS);
+    match all.clone().any(|known| *known == text) {
+        true => Ok(text.to_owned()),
+        false => {
+            let all: Vec<&str> = all.copied().collect();
+            Err(format!("it is one of {}", all.join(", ")))
+        }
     }
 }
 

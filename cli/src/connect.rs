@@ -19,8 +19,7 @@ pub(crate) fn client(server: &Server) -> Result<Client, Failure> {
 pub(crate) fn clients_of_each(server: &Server) -> Result<Vec<Client>, Failure> {
     let url = url(server)?;
     let each = each_of_quorum(&url).unwrap_or_else(|| vec![url]);
-    let client = |url: String| Ok(builder_at(&url, server)?.build()?);
-    each.into_iter().map(client).collect()
+    each.iter().map(|url| client_at(url, server)).collect()
 }
 
 /// The URLs of the servers of a quorum.
@@ -63,16 +62,26 @@ fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
 }
 
 pub(crate) fn url(server: &Server) -> Result<String, Failure> {
-    // Read here: clap would show `--url` in every usage line while the variable is set.
-    let url = server.url.clone().or_else(|| env::var("REDLATCH_URL").ok());
-    match (&server.url_file, url) {
-        (Some(file), _) => first_line(file),
-        (None, Some(url)) if !url.is_empty() => Ok(url),
-        (None, _) => Err(Failure::new(
+    url_if_given(server)?.ok_or_else(|| {
+        Failure::new(
             Exit::Usage,
             "no server is given; set REDLATCH_URL, or use --url-file or --url, for example --url redis://localhost",
-        )),
+        )
+    })
+}
+
+pub(crate) fn url_if_given(server: &Server) -> Result<Option<String>, Failure> {
+    // Read here: clap would show `--url` in every usage line while the variable is set.
+    let url = server.url.clone().or_else(|| env::var("REDLATCH_URL").ok());
+    match &server.url_file {
+        Some(file) => first_line(file).map(Some),
+        None => Ok(url.filter(|url| !url.is_empty())),
     }
+}
+
+/// A client of this URL, with the options of the command line.
+pub(crate) fn client_at(url: &str, server: &Server) -> Result<Client, Failure> {
+    Ok(builder_at(url, server)?.build()?)
 }
 
 /// The options of the command line, and this URL.

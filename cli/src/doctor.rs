@@ -55,8 +55,10 @@ struct Finding {
 pub(crate) fn doctor(server: &Server, arguments: &Doctor) -> Result<u8, Failure> {
     let mut inspector = connect::inspector(server)?;
     let mut findings = Vec::new();
+    let kind = server.given("kind").and_then(Kind::named);
+    let key = kind.unwrap_or_default().key(arguments.name.as_str().into());
     for (node, address) in inspector.nodes().into_iter().enumerate() {
-        for (check, (state, text)) in look(&mut inspector, node)? {
+        for (check, (state, text)) in look(&mut inspector, node, &key)? {
             findings.push(Finding {
                 server: address.clone(),
                 check,
@@ -131,7 +133,11 @@ fn problem(text: impl Into<String>) -> Opinion {
 }
 
 /// Looks at one server.
-fn look(inspector: &mut Inspector, node: usize) -> Result<Vec<(&'static str, Opinion)>, Failure> {
+fn look(
+    inspector: &mut Inspector,
+    node: usize,
+    key: &str,
+) -> Result<Vec<(&'static str, Opinion)>, Failure> {
     let start = Instant::now();
     let replies = inspector.ask(
         node,
@@ -172,7 +178,48 @@ fn look(inspector: &mut Inspector, node: usize) -> Result<Vec<(&'static str, Opi
     // Most users may not ask for it.
     opinions.extend(user.ok().map(|user| ("access", access(user))));
     opinions.push(("clock", clock(time.ok(), round_trip)));
+    opinions.push(("rights", rights(inspector, node, key)?));
     Ok(opinions)
+}
+
+/// Commands that locks can do without, and what is lost then. Play shows the others.
+const SPARED: [(&str, &str); 3] = [
+    (
+        "pexpiretime",
+        "each acquisition costs a command that is refused",
+    ),
+    ("exists", "requests of many callers do not share commands"),
+    ("mget", "requests of many callers do not share commands"),
+];
+
+/// Which of these this user may not use.
+fn rights(inspector: &mut Inspector, node: usize, key: &str) -> redlatch::Result<Opinion> {
+    let commands = SPARED.map(|(command, _)| vec![command, key]);
+    let replies = inspector.ask(node, &commands)?;
+    // A server before Redis 7 knows fewer commands, and a node of a cluster may lack the key.
+    let refused = |reply: &redlatch::Result<Value>| {
+        let error = reply.as_ref().err();
+        error.is_some_and(|error| error.kind() == ErrorKind::Denied)
+    };
+    let (mut rules, mut losses) = (Vec::new(), Vec::<&str>::new());
+    for ((command, loss), _) in SPARED
+        .iter()
+        .zip(replies)
+        .filter(|(_, reply)| refused(reply))
+    {
+        rules.push(format!("+{command}"));
+        if !losses.contains(loss) {
+            losses.push(loss);
+        }
+    }
+    Ok(match rules.is_empty() {
+        true => good("this user may use all commands of locks that are not tried below"),
+        false => advice(format!(
+            "allow {} to this user (`redlatch acl` prints all rules): {}",
+            rules.join(" "),
+            losses.join(", and ")
+        )),
+    })
 }
 
 /// What a setting is. `None`: this user may not ask.
@@ -367,7 +414,7 @@ fn play(
         client.close().wait()?;
     }
     match outcome {
-        Err(error) => opinions.push(("lock", problem(failure::text(&error)))),
+        Err(error) => opinions.push(("lock", problem(denied(&error)))),
         Ok((took, heard)) => {
             opinions.push((
                 "lock",
@@ -393,6 +440,15 @@ fn play(
         }
     }
     Ok(opinions)
+}
+
+/// The text of an error, with the remedy for a right that is missing.
+fn denied(error: &Error) -> String {
+    let text = failure::text(error);
+    match error.kind() {
+        ErrorKind::Denied => format!("{text}; `redlatch acl` prints the rules for names and kinds"),
+        _ => text,
+    }
 }
 
 /// What came of a message on the lock's channel.
@@ -547,7 +603,17 @@ fn publish(inspector: &mut Inspector, lock: &Lock) -> redlatch::Result<Option<Er
 
 #[cfg(test)]
 mod tests {
+    use redlatch::embed::{Part, rules};
+
     use super::*;
+
+    #[test]
+    fn what_is_spared_is_in_the_table_of_rules() {
+        let rules = rules(&[Part::Lock, Part::Since7], "a");
+        for (command, _) in SPARED {
+            assert!(rules.contains(&format!("+{command}")), "{command}");
+        }
+    }
 
     #[test]
     fn valkey_has_versions_of_its_own() {

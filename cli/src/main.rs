@@ -1,5 +1,6 @@
 //! `redlatch`: runs a command under a lock, shows a lock's holder, frees a lock.
 
+mod acl;
 mod arguments;
 mod connect;
 mod doctor;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Ls(command) => ls::ls(&arguments.server, command),
         Command::Watch(command) => watch::watch(&arguments.server, command),
         Command::Doctor(command) => doctor::doctor(&arguments.server, command),
+        Command::Acl(command) => acl::acl(&arguments.server, command),
         Command::Free(command) => free::free(&arguments.server, command),
         Command::Ping => ping(&arguments),
         Command::Completions { shell } => {

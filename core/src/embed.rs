@@ -20,6 +20,7 @@ pub use crate::options::{
 };
 pub use crate::sys::Uncancelled;
 pub use redlatch_proto::glob;
+pub use redlatch_proto::wire::access::{Part, rules};
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};

@@ -10,40 +10,20 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use redlatch::embed::{OptionInfo, Scope, Type, all_options};
+use redlatch::embed::{OptionInfo, Part, Scope, Type, all_options, rules};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, Stats};
 use support::Server;
 
 /// How the line begins that makes a user of the server.
 const USER: &str = "ACL SETUSER app reset on >password";
-/// The commands that a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with
-/// `orders`.
-const KEYS: &str =
-    "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
-const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
-                        +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
-                        +exists +mget";
-/// Semaphores need these besides: the key of the taken permits, their channel, and commands.
-const FAIR_RULES: &str = "~redisson_lock_queue:{orders* ~redisson_lock_timeout:{orders* +lindex +lpos +lrange +rpush +lpop \
-     +lrem +lset +zscore +zadd +zrem";
-const PERMIT_RULES: &str = "~{orders*:timeout &redisson_sc:{orders* +zadd +zrem +zscore +zrange +zrangebyscore +zcard \
-                            +zcount +incrby +persist";
-/// In fair mode a semaphore needs these besides: its queue, and commands.
-const FAIR_PERMIT_RULES: &str =
-    "~{orders*:redlatch:* +lindex +lpos +lrange +rpush +lpop +lrem +lset";
-/// Plain semaphores and latches need these besides: the markers of clients, their channels, and
-/// commands.
-const COUNTER_RULES: &str = "~{orders*:redlatch:* &redisson_sc:{orders* &redisson_countdownlatch__channel__{orders* \
-                             +get +set +incrby +decrby";
-/// Read-write locks need these besides: the time-out key of each reader, and their channel.
-const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
-/// With `writer_preference` also the mark of a writer that waits.
-const RW_MARK: &str = "~{orders*:redlatch:writer +zadd +zrem +zrange";
-/// Commands that only newer servers know.
-const SINCE_7: &str = "+pexpiretime";
-/// Commands that nodes of a cluster must allow as well.
-const CLUSTER: &str =
-    "+cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
+
+/// What these parts need, for names that begin with `orders`.
+fn access(parts: &[Part]) -> String {
+    rules(parts, "orders*").join(" ")
+}
+
+/// Locks, with tokens.
+const BASE: [Part; 2] = [Part::Lock, Part::Fencing];
 
 fn compare(file: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -380,19 +360,26 @@ fn lost_reasons() -> String {
 }
 
 fn rights() -> String {
+    let base = access(&BASE).replace(" &", " resetchannels &");
+    let [sides, mark] = [Part::ReadWrite, Part::WriterPreference].map(|part| access(&[part]));
+    let [fair, permits, fair_permits] =
+        [Part::Fair, Part::Semaphore, Part::FairSemaphore].map(|part| access(&[part]));
+    let [counters, newer, sentinel] =
+        [Part::Counter, Part::Since7, Part::Sentinel].map(|part| access(&[part]));
+    let [cluster, old_cluster] = [Part::Cluster, Part::ClusterBefore7].map(|part| access(&[part]));
     format!(
         "## The rights of a user\n\n\
-         For locks whose names begin with `orders`, to be pasted into redis-cli. The second line is for Redis 7 or newer and for Valkey: without it an \
+         `redlatch acl 'orders*'` [prints these](cli.md) for any pattern of names and `--kind`. For locks whose names begin with `orders`, to be pasted into redis-cli. The second line is for Redis 7 or newer and for Valkey: without it an \
          acquisition costs the server one refused command.\n\n\
-         ```\n{USER} {KEYS} {COMMANDS}\nACL SETUSER app {SINCE_7}\n```\n\n\
+         ```\n{USER} {base}\nACL SETUSER app {newer}\n```\n\n\
          Add by `ACL SETUSER app ...`:\n\n\
          - **The kinds `article` and `redis-semaphore`**: write `lock:orders` and `mutex:orders` in place of each `orders` above.\n\
-         - **Read-write locks**: `{RW_KEYS}`, with `writer_preference` also `{RW_MARK}`.\n\
-         - **Fair locks**: `{FAIR_RULES}`.\n\
-         - **Semaphores**: `{PERMIT_RULES}`, with the option `fair` also `{FAIR_PERMIT_RULES}`.\n\
-         - **Plain semaphores and latches**: `{COUNTER_RULES}`.\n\
-         - **Behind sentinels**: `+role`.\n\
-         - **In a cluster**: `{CLUSTER}`; before Redis 7 `+cluster +asking +pubsub`.\n\
+         - **Read-write locks**: `{sides}`, with `writer_preference` also `{mark}`.\n\
+         - **Fair locks**: `{fair}`.\n\
+         - **Semaphores**: `{permits}`, with the option `fair` also `{fair_permits}`.\n\
+         - **Plain semaphores and latches**: `{counters}`.\n\
+         - **Behind sentinels**: `{sentinel}`.\n\
+         - **In a cluster**: `{cluster}`; before Redis 7 `{old_cluster}`.\n\
          - **The program `redlatch`**, to show locks: [its own](cli.md#what-it-shows-about-locks).\n\n\
          | may be missing | then |\n|---|---|\n\
          | `+publish`, `+subscribe` | waiters try again every `recheck`; the event `unpublishable` or `unsubscribable` tells |\n\
@@ -403,6 +390,12 @@ fn rights() -> String {
          | `+info` | no warning when the server may evict locks; no `restart_delay` |\n\
          | `+wait` | no option `replicas` |\n\n"
     )
+}
+
+#[test]
+fn cli_md_has_what_the_program_needs() {
+    let page = include_str!("../../docs/cli.md");
+    assert!(page.contains(&format!("`{}`", Part::Tool.commands())));
 }
 
 #[test]
@@ -420,22 +413,34 @@ fn security_md_has_the_rights_of_the_table() {
     compare("security.md", &format!("{before}{wanted}## {after}"));
 }
 
-/// Makes the user of security.md, for these keys; its URL.
-fn make_user(server: &Server, keys: &str) -> String {
+/// Makes the user of security.md, who has these parts besides; its URL.
+fn make_user(server: &Server, more: &[Part]) -> String {
+    make_user_for(server, "orders*", more)
+}
+
+fn make_user_for(server: &Server, names: &str, more: &[Part]) -> String {
     let mut admin = server.connect();
     let known: Vec<redis::Value> = redis::cmd("COMMAND")
         .arg(&["INFO", "pexpiretime"])
         .query(&mut admin)
         .unwrap();
-    let newer = if known == [redis::Value::Nil] {
-        ""
-    } else {
-        SINCE_7
+    let newer = match known == [redis::Value::Nil] {
+        true => &[][..],
+        false => &[Part::Since7],
     };
-    let line = format!("{USER} {keys} {COMMANDS} {newer}");
-    let (_, rules) = line.split_once(' ').unwrap();
+    let rules = rules(&[&BASE, more, newer].concat(), names);
+    let user = [
+        "SETUSER",
+        "app",
+        "reset",
+        "on",
+        ">password",
+        "resetchannels",
+    ]
+    .into_iter()
+    .chain(rules.iter().map(String::as_str));
     let _: () = redis::cmd("ACL")
-        .arg(rules.split_whitespace().collect::<Vec<_>>())
+        .arg(user.collect::<Vec<_>>())
         .query(&mut admin)
         .unwrap();
     server.url().replace("redis://", "redis://app:password@") + "1"
@@ -456,7 +461,7 @@ fn kinds_with_a_prefix_need_it_in_the_rules() {
         (Kind::RedisSemaphore, "mutex:orders"),
     ] {
         let server = Server::start();
-        let client = Client::builder(&make_user(&server, &KEYS.replace("orders", prefix)))
+        let client = Client::builder(&make_user_for(&server, &format!("{prefix}*"), &[]))
             .build()
             .unwrap();
         let lock = client
@@ -471,7 +476,7 @@ fn kinds_with_a_prefix_need_it_in_the_rules() {
 #[test]
 fn read_write_locks_need_their_rules() {
     let server = Server::start();
-    let url = make_user(&server, &format!("{KEYS} {RW_KEYS} {RW_MARK}"));
+    let url = make_user(&server, &[Part::ReadWrite, Part::WriterPreference]);
     let options = LockOptions::new().writer_preference(Duration::from_secs(60));
     let clients = [(); 2].map(|()| Client::builder(&url).build().unwrap());
     let [lock, other] = clients
@@ -540,7 +545,7 @@ impl<'a> Queue<'a> {
 #[test]
 fn fair_locks_need_their_rules() {
     let server = Server::start();
-    let url = make_user(&server, &format!("{KEYS} {FAIR_RULES}"));
+    let url = make_user(&server, &[Part::Fair]);
     let client = Client::builder(&url).build().unwrap();
     let fair = LockOptions::new().kind(Kind::Fair).fencing(true);
     let lock = client.lock_with("orders:42", fair).unwrap();
@@ -571,10 +576,7 @@ fn fair_locks_need_their_rules() {
 #[test]
 fn fair_semaphores_need_their_rules() {
     let server = Server::start();
-    let url = make_user(
-        &server,
-        &format!("{KEYS} {PERMIT_RULES} {FAIR_PERMIT_RULES}"),
-    );
+    let url = make_user(&server, &[Part::Semaphore, Part::FairSemaphore]);
     let client = Client::builder(&url).build().unwrap();
     let two = client.semaphore_options().limit(2).fair(true);
     let semaphore = client.semaphore_with("orders:42", two).unwrap();
@@ -598,7 +600,7 @@ fn fair_semaphores_need_their_rules() {
 #[test]
 fn counters_need_their_rules() {
     let server = Server::start();
-    let url = make_user(&server, &format!("{KEYS} {COUNTER_RULES}"));
+    let url = make_user(&server, &[Part::Counter]);
     let client = Client::builder(&url).build().unwrap();
     let seats = client.plain_semaphore("orders:42").unwrap();
     assert!(seats.try_set_permits(2).wait().unwrap());
@@ -615,15 +617,16 @@ fn counters_need_their_rules() {
 #[test]
 fn semaphores_need_their_rules() {
     let server = Server::start();
-    let url = make_user(&server, &format!("{KEYS} {PERMIT_RULES}"));
+    let url = make_user(&server, &[Part::Semaphore]);
     let client = Client::builder(&url).build().unwrap();
     let two = LockOptions::new()
         .limit(2)
-        .watchdog_lease(Duration::from_millis(300));
+        .watchdog_lease(Duration::from_secs(3));
     let semaphore = client.semaphore_with("orders:42", two).unwrap();
     let permits = semaphore.acquire_many(2).wait().unwrap();
     let renewed = client.stats().renewed;
     while client.stats().renewed == renewed {
+        permits.check().unwrap();
         std::thread::yield_now();
     }
     permits.reenter().wait().unwrap().release().wait().unwrap();
@@ -656,7 +659,7 @@ fn semaphores_need_their_rules() {
 fn the_user_of_security_md_can_do_everything() {
     let server = Server::start();
     let mut admin = server.connect();
-    let url = make_user(&server, KEYS);
+    let url = make_user(&server, &[]);
     let client = |url: &str| Client::builder(url).build().unwrap();
     let (mine, other) = (client(&url), client(&url));
     let lock = mine

@@ -122,13 +122,7 @@ fn lock(server: &Server, client: &Client, arguments: &Run) -> Result<Lock, Failu
         } => Some(("--permits", Kind::Semaphore)),
         _ => None,
     };
-    let given = |wanted: &str| {
-        let mut options = server.options.iter().rev();
-        options
-            .find(|(name, _)| name == wanted)
-            .map(|(_, value)| &**value)
-    };
-    match (side, given("kind")) {
+    match (side, server.given("kind")) {
         (Some((word, kind)), Some(given)) if given != kind.name() => {
             return Err(Failure::new(
                 Exit::Usage,
@@ -139,7 +133,7 @@ fn lock(server: &Server, client: &Client, arguments: &Run) -> Result<Lock, Failu
             ));
         }
         // It would wait until somebody else gives the semaphore its number of permits.
-        (None, Some("semaphore")) if given("limit").is_none() => {
+        (None, Some("semaphore")) if server.given("limit").is_none() => {
             return Err(Failure::new(
                 Exit::Usage,
                 "a semaphore needs its number of permits; use --permits 4 in place of -o kind=semaphore",
@@ -156,14 +150,14 @@ fn lock(server: &Server, client: &Client, arguments: &Run) -> Result<Lock, Failu
     if arguments.fencing {
         options = options.fencing(true);
     }
-    if given("linger") == Some("true") {
+    if server.given("linger") == Some("true") {
         return Err(Failure::new(
             Exit::Usage,
             "a lock does not outlive its command; use --once-per TIME in place of -o linger=true",
         ));
     }
     if arguments.once_per.is_some() {
-        let kind = given("kind").unwrap_or(Kind::Reentrant.name());
+        let kind = server.given("kind").unwrap_or(Kind::Reentrant.name());
         if ![Kind::Reentrant, Kind::Fair, Kind::Write]
             .map(Kind::name)
             .contains(&kind)

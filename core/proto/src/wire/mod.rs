@@ -3,6 +3,7 @@
 //!
 //! [`Op`] and [`Reply`] are plain data, so the engine can use them without I/O.
 
+pub mod access;
 mod batch;
 #[cfg(test)]
 mod batch_tests;
