@@ -12,7 +12,7 @@ use crate::acl::COUNTERS;
 use crate::failure;
 use crate::run::OnLost;
 
-const CODES: &str = "\
+pub(crate) const CODES: &str = "\
 Exit codes: that of the command, or 128 + n if signal n ended it.
   64  wrong usage                     75  not acquired in time (or as -E says)
   65  other data lie at the name      76  lost while the command ran
@@ -20,7 +20,7 @@ Exit codes: that of the command, or 128 + n if signal n ended it.
   70  a fault in redlatch            126  the command cannot be run
                                      127  the command is not found";
 
-const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   redlatch run nightly -- ./backup.sh
   redlatch run -n -E 0 report ./report.sh            nothing to do while another one runs

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use redis::Value;
-use redlatch::embed::{Inspector, LockExt, channels, queue};
-use redlatch::{AcquireOptions, Client, Error, ErrorKind, Kind, Level, Lock};
+use redlatch::embed::{self, Inspector, LockExt, channels, queue};
+use redlatch::{AcquireOptions, Client, Error, ErrorKind, Kind, Level, Lock, OptionValue};
 use serde_json::json;
 
 use crate::arguments::{Doctor, Server};
@@ -23,6 +23,8 @@ const WAIT: Duration = Duration::from_secs(30);
 const LISTENS: Duration = Duration::from_secs(5);
 /// The pause between two messages to it.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long sentinels may take to choose another primary, once they know that the old one is away.
+const ELECTION: Duration = Duration::from_secs(5);
 /// A server that tracks fewer keys than this tells some holders nothing. Its default is a million.
 const FEW_KEYS: u64 = 10_000;
 
@@ -62,6 +64,17 @@ pub(crate) fn doctor(server: &Server, arguments: &Doctor) -> Result<u8, Failure>
             findings.push(Finding {
                 server: address.clone(),
                 check,
+                state,
+                text,
+            });
+        }
+    }
+    let lease = server.given("watchdog_lease");
+    for (address, reply) in inspector.ask_sentinels() {
+        for (state, text) in sentinel(reply, lease) {
+            findings.push(Finding {
+                server: address.clone(),
+                check: "sentinel",
                 state,
                 text,
             });
@@ -370,6 +383,46 @@ fn access(user: Value) -> Opinion {
     }
 }
 
+/// `master`: what a sentinel knows of the service. `lease`: the option `watchdog_lease`.
+fn sentinel(master: redlatch::Result<Value>, lease: Option<&str>) -> Vec<Opinion> {
+    let told = match master {
+        Ok(value) => to::<HashMap<String, String>>(value).unwrap_or_default(),
+        Err(error) => return vec![problem(failure::text(&error))],
+    };
+    let number = |name: &str| told.get(name).and_then(|text| text.parse::<u64>().ok());
+    let mut opinions = Vec::new();
+    let mut options = embed::all_options();
+    let default = options.find(|option| option.name == "watchdog_lease");
+    let lease = lease.or(default.map(|option| option.default));
+    let lease = lease.and_then(|text| embed::read_duration("lease", OptionValue::Text(text)).ok());
+    let lease = lease.unwrap_or_default();
+    if let Some(down) = number("down-after-milliseconds").map(Duration::from_millis)
+        && down + ELECTION >= lease
+    {
+        opinions.push(problem(format!(
+            "a fail-over begins after {} ms (down-after-milliseconds), and locks end by their lease ({} ms) before it is over; set \
+             5000, or a longer watchdog_lease",
+            down.as_millis(),
+            lease.as_millis()
+        )));
+    }
+    let sentinels = number("num-other-sentinels").map(|others| others.saturating_add(1));
+    if let Some(few @ ..3) = sentinels {
+        opinions.push(advice(format!(
+            "{few} sentinels agree on no fail-over when one is away; run at least three"
+        )));
+    }
+    if let Some(few @ ..2) = number("quorum") {
+        opinions.push(advice(format!(
+            "a quorum of {few} lets a sentinel that is cut off begin a fail-over; set 2"
+        )));
+    }
+    if opinions.is_empty() {
+        opinions.push(good("a fail-over is over before locks end"));
+    }
+    opinions
+}
+
 /// The server's clock beside that of this machine. Nothing depends on it; people compare logs.
 fn clock(time: Option<Value>, round_trip: Duration) -> Opinion {
     let Some((seconds, micros)) = time.and_then(to::<(u64, u64)>) else {
@@ -397,8 +450,9 @@ fn play(
     let outcome = hand_over(&one, &two, inspector, name);
     let events = [&one, &two].into_iter().flat_map(Client::events);
     let mut told: Vec<_> = events
-        // The server's row has this already.
-        .filter(|event| event.level >= Level::Warn && event.kind != "evictable")
+        // Other rows have these.
+        .filter(|event| !["evictable", "unpublishable"].contains(&event.kind))
+        .filter(|event| event.level >= Level::Warn)
         .map(|event| match event.kind {
             "unsubscribable" => ("wake-ups", event.text),
             _ => ("lock", event.text),
@@ -613,6 +667,32 @@ mod tests {
         for (command, _) in SPARED {
             assert!(rules.contains(&format!("+{command}")), "{command}");
         }
+    }
+
+    #[test]
+    fn a_fail_over_has_to_end_before_the_locks() {
+        let master = |down: &str, others: &str| {
+            let fields = [
+                ("down-after-milliseconds", down),
+                ("num-other-sentinels", others),
+                ("quorum", "2"),
+            ];
+            let words = fields.into_iter().flat_map(|(name, value)| [name, value]);
+            let words = words.map(|word| Value::BulkString(word.into()));
+            Ok(Value::Array(words.collect()))
+        };
+        let states = |down, others, lease| {
+            let opinions = sentinel(master(down, others), lease);
+            opinions
+                .into_iter()
+                .map(|(state, _)| state)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(states("5000", "2", None), [State::Good]);
+        assert_eq!(states("30000", "2", None), [State::Problem]);
+        assert_eq!(states("30000", "2", Some("2min")), [State::Good]);
+        assert_eq!(states("5000", "2", Some("8s")), [State::Problem]);
+        assert_eq!(states("5000", "0", None), [State::Advice]);
     }
 
     #[test]

@@ -106,27 +106,80 @@ fn ping(arguments: &Arguments) -> Result<u8, Failure> {
     print(b"the server answers\n")
 }
 
+/// What clap does not know.
+const MANUAL: &str = r".SH EXIT STATUS
+Of \fBrun\fR: that of the command, or 128 + n if signal n ended it; else one of these.
+{codes}
+.SH ENVIRONMENT
+.TP
+.B REDLATCH_URL
+The server. \fB\-\-url\-file\fR and \fB\-\-url\fR come before it. The command of \fBrun\fR has it, however the URL was given.
+.TP
+.B REDLATCH_FENCING_TOKEN
+Set for the command of \fBrun \-\-fencing\fR.
+.SH EXAMPLES
+.nf
+{examples}
+.fi
+.SH SEE ALSO
+.BR flock (1),
+.BR timeout (1),
+.BR crontab (5)
+";
+
 /// The manual page: of the program, then of each command.
 fn manual() -> Result<Vec<u8>, Failure> {
     let mut command = Arguments::command();
     command.build();
     let mut page = Vec::new();
-    let written = clap_mangen::Man::new(command.clone())
-        .render(&mut page)
-        .and_then(|()| {
-            command
-                .get_subcommands()
-                .filter(|command| command.get_name() != "help")
-                .try_for_each(|command| {
-                    let command = clap_mangen::Man::new(command.clone());
-                    command.render_synopsis_section(&mut page)?;
-                    command.render_description_section(&mut page)?;
-                    // The exit codes, which `run` has at its end, stand at the end of the first part.
-                    command.render_options_section(&mut page)
-                })
-        });
-    match written {
-        Ok(()) => Ok(page),
-        Err(error) => Err(Failure::new(Exit::Internal, error.to_string())),
+    write_manual(&command, &mut page)
+        .map(|()| page)
+        .map_err(|error| Failure::new(Exit::Internal, error.to_string()))
+}
+
+fn write_manual(command: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
+    let whole = clap_mangen::Man::new(command.clone());
+    whole.render_title(page)?;
+    whole.render_name_section(page)?;
+    writeln!(page, ".SH SYNOPSIS")?;
+    let parts = || {
+        let parts = command.get_subcommands();
+        parts.filter(|command| command.get_name() != "help")
+    };
+    for part in parts() {
+        let mut part = part.clone();
+        let usage = part.render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage:").trim().replace('\n', " ");
+        writeln!(page, "{}\n.br", escaped(&usage))?;
+    }
+    whole.render_description_section(page)?;
+    whole.render_options_section(page)?;
+    for part in parts() {
+        writeln!(page, ".SH {}", part.get_name().to_uppercase())?;
+        let mut section = Vec::new();
+        let part = clap_mangen::Man::new(part.clone());
+        part.render_description_section(&mut section)?;
+        part.render_options_section(&mut section)?;
+        // Its heads stand below that of the command.
+        let section = String::from_utf8_lossy(&section).replace(".SH DESCRIPTION\n", "");
+        write!(page, "{}", section.replace(".SH ", ".SS "))?;
+    }
+    let lines = |text: &str| {
+        let lines = text.lines().skip(1).map(escaped);
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let codes = format!(".nf\n{}\n.fi", lines(arguments::CODES));
+    let end = MANUAL
+        .replace("{codes}", &codes)
+        .replace("{examples}", &lines(arguments::EXAMPLES));
+    write!(page, "{end}")
+}
+
+/// A line of text for roff(7).
+fn escaped(line: &str) -> String {
+    let line = line.replace('\\', "\\e").replace('-', "\\-");
+    match line.starts_with(['.', '\'']) {
+        true => format!("\\&{line}"),
+        false => line,
     }
 }

@@ -19,6 +19,9 @@ pub struct Inspector {
     topology: &'static str,
     needed: usize,
     missing: usize,
+    sentinels: Vec<Address>,
+    /// The service that they watch.
+    service: String,
 }
 
 struct Node {
@@ -32,7 +35,14 @@ impl Inspector {
             .enable_all()
             .build()
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-        let connected = runtime.block_on(primaries(Servers::new(place, manner)?))?;
+        let servers = Servers::new(place, manner)?;
+        let (sentinels, service) = match &servers {
+            Servers::Sentinel {
+                sentinels, service, ..
+            } => (sentinels.clone(), service.clone()),
+            _ => Default::default(),
+        };
+        let connected = runtime.block_on(primaries(servers))?;
         let nodes = connected.into_iter().map(|(address, connection)| Node {
             address,
             connection,
@@ -45,6 +55,8 @@ impl Inspector {
             },
             nodes,
             runtime,
+            sentinels,
+            service,
             topology: match place.topology {
                 Topology::Single => "single",
                 Topology::Sentinel { .. } => "sentinel",
@@ -76,6 +88,19 @@ impl Inspector {
     /// The addresses of the primaries. A node is named by its place in this list.
     pub fn nodes(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.address.shown()).collect()
+    }
+
+    /// What each sentinel knows of the service (`SENTINEL MASTER`), with its address; of another
+    /// topology nothing.
+    pub fn ask_sentinels(&mut self) -> Vec<(String, Result<Value>)> {
+        let question = ["SENTINEL", "MASTER", &self.service];
+        let ask = |sentinel: &Address| {
+            let asked = async { timeout(sentinel.timeout(), sentinel.ask_once(&question)).await };
+            let answer = self.runtime.block_on(asked);
+            let answer = answer.unwrap_or_else(|_| Err(sentinel.late()));
+            (sentinel.shown(), answer)
+        };
+        self.sentinels.iter().map(ask).collect()
     }
 
     /// Sends commands to a node in one round trip. Each has a reply of its own, which may be an

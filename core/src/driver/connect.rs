@@ -528,9 +528,14 @@ impl Address {
 
     /// Asks a sentinel for the primary of a service; `None` if it does not know the service.
     pub(super) async fn ask_sentinel(&self, question: &[&str]) -> Result<Option<Host>> {
-        let answer = async { ask(&self.plain().await?, question).await };
-        let answer = answer.await.map_err(|error| self.explain(&error))?;
+        let answer = self.ask_once(question).await?;
         sentinel::primary_of(&self.shown(), &replies::value(answer))
+    }
+
+    /// Asks on a connection for this question.
+    pub(crate) async fn ask_once(&self, question: &[&str]) -> Result<redis::Value> {
+        let answer = async { ask(&self.plain().await?, question).await };
+        answer.await.map_err(|error| self.explain(&error))
     }
 
     /// A connection for one or two commands.
