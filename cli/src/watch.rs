@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, Once, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use std::{mem, panic};
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -26,8 +26,13 @@ use crate::shown::{cut, shown};
 use crate::{connect, ls};
 
 pub(crate) fn watch(server: &Server, arguments: &Watch) -> Result<u8, Failure> {
+    // A service may begin before its server: each look connects anew.
+    let inspector = match connect::inspector(server) {
+        Err(failure) if failure.code == Exit::Unavailable as u8 && serves(arguments) => None,
+        inspector => Some(inspector?),
+    };
     let mut looker = Looker {
-        inspector: Some(connect::inspector(server)?),
+        inspector,
         server,
         pattern: &arguments.pattern,
         history: History::default(),
@@ -38,6 +43,11 @@ pub(crate) fn watch(server: &Server, arguments: &Watch) -> Result<u8, Failure> {
         return stream(&mut looker, arguments);
     }
     live(&mut looker, arguments).map(|()| 0)
+}
+
+/// Whether others read its metrics.
+fn serves(arguments: &Watch) -> bool {
+    arguments.prometheus.is_some() || arguments.prometheus_file.is_some()
 }
 
 /// Looks at the servers, and connects again after a connection was lost.
@@ -117,7 +127,7 @@ fn stream(looker: &mut Looker<'_>, arguments: &Watch) -> Result<u8, Failure> {
                 away = None;
                 let all: Vec<_> = locks.iter().map(Held::as_json).collect();
                 let text = match arguments.json {
-                    true => format!("{}\n", json!({ "locks": all })),
+                    true => format!("{}\n", json!({ "time_ms": unix_ms(), "locks": all })),
                     false => changes.iter().map(|change| format!("{change}\n")).collect(),
                 };
                 if !crate::is_read(text.as_bytes())? {
@@ -129,6 +139,13 @@ fn stream(looker: &mut Looker<'_>, arguments: &Watch) -> Result<u8, Failure> {
             return Ok(0);
         }
     }
+}
+
+/// The time, for readers that come later.
+fn unix_ms() -> u64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let ms = time.unwrap_or_default().as_millis();
+    u64::try_from(ms).unwrap_or(u64::MAX)
 }
 
 /// Waits; `true` as soon as nobody reads standard output any more.

@@ -120,6 +120,16 @@ def test_a_server_that_is_away_is_down(start: Start, tmp_path: Path, name: str) 
     assert watching.poll() is None
 
 
+def test_a_service_may_begin_before_its_server(start: Start, name: str) -> None:
+    port, of_server = free_port(), free_port()
+    url = f"redis://127.0.0.1:{of_server}"
+    watching = start("watch", "--url", url, "--prometheus", f":{port}", "--interval", "100ms", name)
+    has(port, "redlatch_up", 0)
+    assert watching.poll() is None
+    alone = run("watch", "--url", url, name)
+    assert alone.returncode == 69
+
+
 def test_the_file_is_whole_at_any_time(start: Start, look: redis.Redis, name: str, tmp_path: Path) -> None:
     file = tmp_path / "redlatch.prom"
     start("watch", "--prometheus-file", str(file), "--interval", "100ms", name)

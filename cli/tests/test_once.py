@@ -150,3 +150,21 @@ def test_a_long_wait_says_for_whom(name: str, start: Start) -> None:
     assert f", process {holder.pid} on " in told
     ended(holder)
     assert ended(waits)[0] == 0
+
+
+def test_a_holder_shows_its_command(name: str, start: Start) -> None:
+    for words, shown in ([], "sh"), (["-o", "client_name=backup"], "backup"):
+        holder = start("run", *words, name, "/bin/sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
+        assert line(holder) == "on"
+        assert f"({shown}, cli, process {holder.pid} on " in run("who", name).stdout
+        ended(holder)
+
+
+def test_another_number_of_permits_is_told(name: str) -> None:
+    assert run("run", "--permits", "2", name, "true").stderr == ""
+    told = run("run", "--permits", "5", name, "true")
+    assert told.returncode == 0
+    assert (
+        told.stderr
+        == f"redlatch: the semaphore {name} has 2 permits already; --permits 5 does not change that\n"
+    )

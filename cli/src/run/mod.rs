@@ -10,16 +10,17 @@ mod refusals;
 mod signals;
 
 use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use redlatch::embed::spawn;
+use redlatch::embed::{SemaphoreExt, spawn};
 use redlatch::{
     AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Kind, Lock, LostReason,
-    OptionValue, ReentryKey,
+    OptionValue, ReentryKey, Semaphore,
 };
 
 use crate::arguments::{Run, Server};
@@ -46,6 +47,7 @@ enum Event {
 }
 
 pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
+    let server = &named(server, arguments);
     let client = connect::client(server)?;
     let lock = lock(server, &client, arguments)?;
     let (sender, events) = mpsc::channel();
@@ -76,6 +78,26 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
     // Everything is released by now, or has told why not.
     let _ = client.close_within(Duration::ZERO).wait();
     outcome
+}
+
+/// With the name of the command as `client_name`, unless that is given: people look for what holds a lock.
+fn named(server: &Server, arguments: &Run) -> Server {
+    const LONGEST: usize = 64;
+    let mut server = server.clone();
+    let program = arguments.command.first().map(Path::new);
+    let name = program.and_then(|program| program.file_name()?.to_str());
+    // As the option takes it.
+    let fits = |char: &char| char.is_ascii_graphic() && *char != ';';
+    let name: String = name
+        .unwrap_or_default()
+        .chars()
+        .filter(fits)
+        .take(LONGEST)
+        .collect();
+    if server.given("client_name").is_none() && !name.is_empty() {
+        server.options.push(("client_name".to_owned(), name));
+    }
+    server
 }
 
 /// Tells why the lock was not acquired, and who holds it now if that can be had.
@@ -246,6 +268,9 @@ fn under_lock(
     sender: Sender<Event>,
     events: &Receiver<Event>,
 ) -> Result<u8, Failure> {
+    if let Some(limit) = arguments.permits {
+        tell_permits(lock, limit);
+    }
     let (guard, stays) = match arguments.once_per {
         None => (guard, None),
         // This level is renewed, and the other one says when the lock ends after it.
@@ -286,6 +311,20 @@ fn under_lock(
         // The command may have run without the lock for a while: its own code does not count.
         Some(ErrorKind::Lost) if !arguments.on_lost.ignores() => Ok(Exit::Lost as u8),
         _ => Ok(code),
+    }
+}
+
+/// The number of a semaphore that is there stays, which may be another one than this command says.
+fn tell_permits(lock: &Lock, limit: u32) {
+    let there = Semaphore::of_lock(lock.clone()).permits().wait();
+    if let Ok(there) = there
+        && there.limit != i64::from(limit)
+    {
+        complain(&format!(
+            "the semaphore {} has {} permits already; --permits {limit} does not change that",
+            lock.name(),
+            there.limit
+        ));
     }
 }
 
