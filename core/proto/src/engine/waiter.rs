@@ -23,6 +23,8 @@ pub(super) struct Waiter {
     /// How long one copy of its request may stay unanswered.
     pub(super) limit: Duration,
     pub(super) wait: Option<Duration>,
+    /// Whether it tries, and others came before it that it must not pass.
+    pub(super) behind: bool,
     /// When its caller came.
     pub(super) since: Moment,
     /// When the wait ends.
@@ -96,6 +98,7 @@ impl Waiter {
             form,
             limit,
             wait: None,
+            behind: false,
             since: Moment::default(),
             deadline: None,
             retry: None,
@@ -135,9 +138,9 @@ impl Waiter {
         self.wait == Some(Duration::ZERO)
     }
 
-    /// Whether it tries, and has no call in flight but perhaps that of the head.
+    /// Whether it tries behind others, and has no call in flight but perhaps that of the head.
     pub(super) fn is_to_be_told(&self) -> bool {
-        self.once() && !self.answered && !self.is_asking()
+        self.behind && !self.answered && !self.is_asking()
     }
 
     /// Whether its wait has ended.

@@ -134,6 +134,7 @@ impl Engine {
         let stands_back = terms.writer_preference.map(|most| self.cx.now.after(most));
         let waiter = Waiter {
             wait,
+            behind,
             since: self.cx.now,
             // A try has no deadline, unless it waits for its token: it ends with the first answer
             // or at the response limit.
@@ -243,7 +244,7 @@ impl Engine {
     pub(in crate::engine) fn ask_tries(&mut self, which: Which<'_>) {
         let picked = self.names.waiters.iter().filter(|(id, waiter)| {
             let beside = waiter.form.kind.is_shared() || waiter.terms.steal;
-            let tries = waiter.once() && beside && which(&waiter.name);
+            let tries = waiter.once() && beside && !waiter.behind && which(&waiter.name);
             tries && self.cx.links.is_up(&waiter.name) && !self.names.is_head(&waiter.name, **id)
         });
         let ids: Vec<RequestId> = picked.map(|(id, _)| *id).collect();

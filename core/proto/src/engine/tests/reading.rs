@@ -363,6 +363,22 @@ fn a_reader_that_asked_ahead_and_becomes_the_head_does_not_ask_twice() {
     rig.granted(ids[1]);
 }
 
+/// Regression test: when the connection was made, a try asked that had come behind a writer.
+#[test]
+fn a_try_behind_a_writer_passes_it_at_no_connection() {
+    let mut rig = Rig::offline();
+    let (first, writer, once) = (rig.read(), rig.write(), rig.try_read());
+    rig.input(Input::Up(0));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(first);
+    let asks = rig.sent();
+    assert_eq!(asked(&asks).0, Kind::Write);
+    rig.busy(&asks, LEASE);
+    assert_eq!(rig.failed(once), ErrorKind::Timeout);
+    assert!(rig.pending(writer));
+}
+
 /// Regression test: a try beside another reader whose call was in flight failed with `timeout`,
 /// although readers do not keep each other out.
 #[test]
