@@ -27,6 +27,9 @@ from conftest import LIMIT, Server, eventually, run_in_loop
 from redlatch.compat import redispy
 from redlatch.compat.redispy import aio as redispy_aio
 
+# The rows of both faces are coroutines: those for threads wait on the thread of a loop, which is told.
+pytestmark = pytest.mark.filterwarnings("ignore:a call of redlatch.Client waits:RuntimeWarning")
+
 MESSAGES_ARE_TODAYS = int(redis.__version__.split(".")[0]) >= 8
 PAGE = Path(__file__).parents[2] / "docs" / "redis-py.md"
 
