@@ -34,6 +34,14 @@ def test_a_signal_that_ends_the_command_gives_128_and_its_number(name: str) -> N
     assert run("run", name, "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
 
 
+def test_a_pipe_with_the_url_is_read_once(name: str, url: str) -> None:
+    """As `--url-file <(pass redis)` makes one."""
+    words = [PROGRAM, "run", "--url-file", "/dev/stdin", name, "sh", "-c", "echo $REDLATCH_URL"]
+    env = {name: value for name, value in os.environ.items() if name != "REDLATCH_URL"}
+    done = subprocess.run(words, input=f"{url}\n", env=env, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stdout) == (0, f"{url}\n"), done.stderr
+
+
 def test_input_and_output_are_those_of_the_command(name: str) -> None:
     done = subprocess.run(
         [PROGRAM, "run", name, "--", "sh", "-c", "cat; echo problem >&2"],
@@ -245,7 +253,7 @@ def interrupted(process: Started, interrupt: Callable[[], object], times: int) -
 
 def pid_of(process: Started) -> int:
     """Of redlatch, which timeout(1) may have started."""
-    (pid,) = [process.pid] if process.args[0] == PROGRAM else children(process.pid)
+    (pid,) = [process.pid] if Path(f"/proc/{process.pid}/exe").samefile(PROGRAM) else children(process.pid)
     return pid
 
 

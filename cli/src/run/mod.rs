@@ -47,7 +47,7 @@ enum Event {
 }
 
 pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
-    let server = &named(server, arguments);
+    let server = &settled(server, arguments)?;
     let client = connect::client(server)?;
     let lock = lock(server, &client, arguments)?;
     let (sender, events) = mpsc::channel();
@@ -81,9 +81,11 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
 }
 
 /// With the name of the command as `client_name`, unless that is given: people look for what holds a lock.
-fn named(server: &Server, arguments: &Run) -> Server {
+/// The file with the URL is read once: it may be a pipe, or be gone when the lock is acquired.
+fn settled(server: &Server, arguments: &Run) -> Result<Server, Failure> {
     const LONGEST: usize = 64;
     let mut server = server.clone();
+    (server.url, server.url_file) = (Some(connect::url(&server)?), None);
     let program = arguments.command.first().map(Path::new);
     let name = program.and_then(|program| program.file_name()?.to_str());
     // As the option takes it.
@@ -97,7 +99,7 @@ fn named(server: &Server, arguments: &Run) -> Server {
     if server.given("client_name").is_none() && !name.is_empty() {
         server.options.push(("client_name".to_owned(), name));
     }
-    server
+    Ok(server)
 }
 
 /// Tells why the lock was not acquired, and who holds it now if that can be had.
@@ -399,7 +401,9 @@ fn supervise(
         {
             return ended;
         }
-        let wake = copies.next().into_iter().chain(next_step).min();
+        // A command that has ended gets nothing.
+        let copy = copies.next().filter(|_| ended.is_none());
+        let wake = copy.into_iter().chain(next_step).min();
         let event = match wake {
             Some(time) => events.recv_timeout(time.saturating_duration_since(Instant::now())),
             None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -419,7 +423,6 @@ fn supervise(
                 next_step = (!arguments.on_lost.ignores()).then(Instant::now);
             }
             Err(_) if next_step.is_none_or(|time| time > now) => {
-                // A command that has ended gets nothing.
                 if ended.is_none() {
                     copies.go_on(now, command, &mut family);
                 }
