@@ -559,7 +559,13 @@ function backendOf(module, platform) {
     // The program ends, and nothing can be waited for: what is held is released by what is written now.
     end() {
       this.#ended = true
+      // An acquisition that waits to be written goes before the releases: behind that of another client it would get the lock.
+      this.#writeAll()
       this.closeAll()
+      this.#writeAll()
+    }
+
+    #writeAll() {
       for (const { instance } of this.#limits.values()) if (!instance.isDead) instance.call('redlatch_end', instance.now())
     }
   }
