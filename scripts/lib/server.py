@@ -665,11 +665,11 @@ def serve(lines: Iterable[bytes], answers: IO[bytes] | BufferedIOBase) -> None:
             do = asked["do"]
             args = [known[arg["of"]] if isinstance(arg, dict) else arg for arg in asked.get("args", [])]
             call = getattr(known[asked["of"]], do) if "of" in asked else partial(TOPOLOGIES[do], "")
-            said["is"] = shown(call(*args, **asked.get("with", {})))
+            text = json.dumps(said | {"is": shown(call(*args, **asked.get("with", {})))})
         except Exception as error:
-            said["error"] = str(error) or repr(error)
+            text = json.dumps(said | {"error": str(error) or repr(error)})
         with writing:
-            answers.write(json.dumps(said).encode() + b"\n")
+            answers.write(text.encode() + b"\n")
             answers.flush()
 
     # Its threads last until the end: a server ends with the thread that started it.

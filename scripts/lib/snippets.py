@@ -35,7 +35,21 @@ FIRST = "docs/start.md"  # its programs are run in two terminals at once, as it 
 WORK = 3.0  # seconds that they work
 RESTART_DELAY = 30.0  # the default of the option
 JNA = "net.java.dev.jna:jna:5.17.0"
-NOT_PROGRAMS = {"", "sh", "console", "text", "toml", "json", "lua", "sql", "diff", "cmake", "make", "yaml", "ini"}
+NOT_PROGRAMS = {
+    "",
+    "sh",
+    "console",
+    "text",
+    "toml",
+    "json",
+    "lua",
+    "sql",
+    "diff",
+    "cmake",
+    "make",
+    "yaml",
+    "ini",
+}
 
 
 @dataclass
