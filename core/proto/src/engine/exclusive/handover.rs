@@ -63,6 +63,8 @@ impl Engine {
         self.renew_owner(to);
         let waiter = self.names.waiters.get_mut(&to)?;
         waiter.handed = true;
+        // It was noted for a call of its own.
+        waiter.retry = None;
         let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
         self.names
             .set_attempt(&name, Attempt::InFlight { again: false });

@@ -205,6 +205,26 @@ fn a_try_behind_a_waiter_finds_a_hold_gone_that_others_have_deleted() {
     assert_eq!(rig.failed(tries), ErrorKind::Timeout);
 }
 
+/// Regression test: the time at which the waiter would have asked again came during the hand-over. The
+/// waiter then gave up as if nothing were in flight, and the lock stayed for its lease.
+#[test]
+fn a_hand_over_to_a_waiter_that_has_asked_before_is_given_back() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let waits = rig.acquire("n");
+    let tries = rig.try_acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    assert_eq!(rig.failed(tries), ErrorKind::Timeout);
+    rig.release(&grant);
+    let handover = rig.sent();
+    rig.pass(ms(6000));
+    rig.nothing_sent();
+    rig.cancel(waits);
+    rig.pass_on(&handover);
+    assert!(matches!(rig.sent().op, Op::Release { .. }));
+}
+
 #[test]
 fn a_try_behind_waiters_leaves_a_hand_over_as_it_was() {
     let mut rig = Rig::new();
