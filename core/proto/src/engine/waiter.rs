@@ -64,8 +64,8 @@ pub(super) struct Waiter {
     pub(super) stands_back: Option<Moment>,
     /// Whether this writer may have noted at the server that it waits.
     pub(super) marked: bool,
-    /// Whether readers of its own client kept this writer out when it last asked.
-    pub(super) behind_own: bool,
+    /// The holds of its own client that blocked it when its call was sent.
+    pub(super) behind_own: Vec<OwnerId>,
 }
 
 /// Whether a waiter asks that need not be the head of its queue: a reader, or one that has a place in
@@ -118,7 +118,7 @@ impl Waiter {
             ahead: Ahead::No,
             stands_back: None,
             marked: false,
-            behind_own: false,
+            behind_own: Vec::new(),
         }
     }
 

@@ -1,11 +1,11 @@
 //! First acquisitions. Each name has a queue, first come, first served. Only its head talks to
 //! Redis.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::rules::{
-    Wish, comes_behind, is_being_left, is_blocked, is_had, is_read_only, is_token_busy,
+    Wish, blocking, comes_behind, is_being_left, is_blocked, is_had, is_read_only, is_token_busy,
     late_waiter, unheard_before,
 };
 use crate::engine::cleanup::Left;
@@ -319,7 +319,6 @@ impl Engine {
         // A hold of this client may have been deleted by others. So it refuses no try: the server does.
         let tries = head.once() || has_tries(&self.names.waiters, queue);
         let blocked = !tries && is_blocked(&self.holds, queue, Wish::of(head), false);
-        let behind_own = is_blocked(&self.holds, queue, Wish::of(head), true);
         // A writer asks now and then while this client reads: its call leaves the mark for which readers
         // of other clients stand back.
         let marks = || head.marks_now(self.cx.now) && is_read_only(&self.holds, queue);
@@ -346,6 +345,7 @@ impl Engine {
         if let Some(end) = turn.filter(|_| !tries) {
             return self.names.park(&mut self.cx, id, end);
         }
+        let behind_own = blocking(&self.holds, queue, Wish::of(head), true).collect();
         queue.attempt = Attempt::InFlight { again: false };
         self.renew_owner(id);
         let Some(head) = self.names.waiters.get_mut(&id) else {
@@ -683,6 +683,7 @@ impl Engine {
             return;
         };
         let ids: Vec<RequestId> = queue.waiters.iter().skip(1).copied().collect();
+        let mut told = BTreeSet::new();
         // As for the head (`try_refused`): the holder may be this client.
         let left = error.kind() == ErrorKind::Timeout && is_being_left(self.view(), name);
         for id in ids {
@@ -693,8 +694,13 @@ impl Engine {
             if left && std::mem::replace(&mut waiter.failures, 1) == 0 {
                 continue;
             }
-            self.names.take_waiter(&mut self.cx, id);
+            told.insert(id);
+            self.names.remove_timed(&mut self.cx, id);
             self.cx.fail(id, error.clone().on(name));
+        }
+        // All places at once: thousands may have tried.
+        if let Some(queue) = self.names.queues.get_mut(name).filter(|_| !told.is_empty()) {
+            queue.waiters.retain(|id| !told.contains(id));
         }
     }
 
@@ -870,7 +876,7 @@ impl Engine {
         if waiter.once() {
             return self.try_refused(id, name, first);
         }
-        if waiter.behind_own {
+        if !waiter.behind_own.is_empty() {
             // The readers of this client refused it, which tells nothing of others. They may have left
             // since.
             let again = waiter.recheck(self.cx.config.recheck);
@@ -946,10 +952,15 @@ impl Engine {
         let was_head = queue.waiters.front() == Some(&id);
         // A thief of this client has the lock, or has had it: answers on two connections may come in
         // another order than the server gave them.
-        let in_doubt =
-            !waiter.terms.steal && is_blocked(&self.holds, queue, Wish::of(&waiter), true);
-        // It was held when the call was sent, and the server says that it was not.
-        let is_lost = waiter.behind_own && !waiter.form.kind.is_shared();
+        let mut others: Vec<OwnerId> = match waiter.terms.steal {
+            true => Vec::new(),
+            false => blocking(&self.holds, queue, Wish::of(&waiter), true).collect(),
+        };
+        let in_doubt = !others.is_empty();
+        // The server says of those that blocked it when its call was sent that they are gone.
+        let is_gone =
+            |owner: &OwnerId| !waiter.form.kind.is_shared() && waiter.behind_own.contains(owner);
+        let gone: Vec<OwnerId> = others.extract_if(.., |owner| is_gone(owner)).collect();
         queue.take_out(id);
         queue.add_hold(waiter.owner);
         let waiting: &mut Waiting = queue;
@@ -981,9 +992,10 @@ impl Engine {
         );
         let again = waiter.ahead == Ahead::Asking { again: true };
         self.open_hold(id, waiter, sent, ttl, token);
-        if in_doubt && is_lost {
-            self.lose_all(&name, LostReason::Deleted, Some(owner));
-        } else if in_doubt {
+        for other in gone {
+            self.lose(other, LostReason::Deleted);
+        }
+        if !others.is_empty() {
             self.verify(&name);
         }
         self.adopt_waiters(&name, key, owner, &form);

@@ -65,6 +65,7 @@ impl Engine {
         waiter.handed = true;
         // It was noted for a call of its own.
         waiter.retry = None;
+        waiter.behind_own.clear();
         let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
         self.names
             .set_attempt(&name, Attempt::InFlight { again: false });

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::rules::{Wish, is_being_left, is_blocked};
+use super::rules::{Wish, blocking, is_being_left, is_blocked};
 use crate::engine::context::Purpose;
 use crate::engine::errors::{clocks_differ, not_replicated, timeout, unanswered};
 use crate::engine::interface::{CallOutcome, RequestId};
@@ -39,13 +39,13 @@ impl Engine {
             return;
         }
         let queue = self.names.queues.get(&waiter.name);
-        let own = queue.is_some_and(|queue| is_blocked(&self.holds, queue, Wish::of(waiter), true));
+        let own = queue.map(|queue| blocking(&self.holds, queue, Wish::of(waiter), true).collect());
         let outdated = self.cx.is_outdated(waiter.owner);
         let next = outdated.then(|| self.cx.next_owner());
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        waiter.behind_own = own;
+        waiter.behind_own = own.unwrap_or_default();
         let mut left = None;
         if let Some(next) = next {
             // The next owner takes the place. Only one of two copies of this process gets it. The calls of

@@ -152,19 +152,27 @@ impl Wish {
     }
 }
 
-/// Whether a hold of this client blocks a waiter. The engine hears first when that hold ends. For
-/// a lock of another layout the hold is foreign data, which the server reports. With `held`, one that
-/// is being released does not count.
+/// Whether a hold of this client blocks a waiter.
 pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, wish: Wish, held: bool) -> bool {
-    let blocks = |hold: &Hold| {
+    blocking(holds, queue, wish, held).next().is_some()
+}
+
+/// The holds of this client that block a waiter. The engine hears first when they end. For a lock of
+/// another layout a hold is foreign data, which the server reports. With `held`, one that is being
+/// released does not count.
+pub(super) fn blocking(
+    holds: &Slab<Hold>,
+    queue: &WaitQueue,
+    wish: Wish,
+    held: bool,
+) -> impl Iterator<Item = OwnerId> {
+    let blocks = move |hold: &Hold| {
         hold.blocks(held)
             && hold.cell.kind.excludes(wish.kind)
             && Some(hold.cell.owner) != wish.under
     };
-    queue
-        .holds()
-        .iter()
-        .any(|owner| holds.get(owner).is_some_and(&blocks))
+    let owners = queue.holds().iter().copied();
+    owners.filter(move |owner| holds.get(owner).is_some_and(blocks))
 }
 
 /// Whether this client reads the lock and releases none of its holds.

@@ -85,6 +85,32 @@ fn a_later_thief_robs_an_earlier_one() {
     assert_eq!(rig.lost, [(first.owner(), LostReason::Stolen)]);
 }
 
+/// Regression test: others had deleted a lock, a try got it, and a thief robbed the try. The answer of the
+/// thief came first, and its good hold was given up.
+#[test]
+fn a_try_takes_nothing_from_who_came_after_its_call() {
+    let mut rig = Rig::new();
+    let stale = rig.has(WRITE);
+    let tries = rig.acquire_with("n", OwnerKey::Once, Some(ms(0)), WRITE);
+    let first = rig.sent();
+    let robs = rig.wants(THEFT);
+    let second = rig.sent();
+    rig.grant(&second);
+    let thief = rig.granted(robs);
+    rig.all_sent();
+    rig.grant(&first);
+    let robbed = rig.granted(tries);
+    assert!(rig.is_held(&thief));
+    assert_eq!(rig.lost, [(stale.owner(), LostReason::Stolen)]);
+    // One of the two is gone, and the server says which.
+    let looks = rig.all_sent();
+    let asked = |grant: &Grant| {
+        let mut asked = looks.iter().flat_map(|look| look.renewal());
+        asked.any(|(owner, _)| owner == grant.owner())
+    };
+    assert!(asked(&thief) && asked(&robbed));
+}
+
 #[test]
 fn a_theft_without_an_answer_is_given_back_and_not_repeated() {
     let mut rig = Rig::new();
