@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -231,57 +230,57 @@ def shown(form: str, value: float | None) -> str:
     return "–" if value is None or value != value else form.format(value)
 
 
-# How many of the others, and of the bounds, the short table shows.
-STRONGEST_PEERS = 3
-STRONGEST_BOUNDS = 1
-# The figures of the short table, beside the one that ranks.
-ESSENTIAL = {"p50_us", "cmds", "gap_p50", "max_wait_ms", "rss_lock", "cmds_100"}
-
-
-def table(workload: str, results: dict[str, Figures], strongest: bool = False) -> str:
-    """The contestants of a workload in their order, each with its ratio to the best peer and to the best bound.
-
-    With `strongest` only our faces with the default kind and the best of the others, with the figures that matter to a user.
-    """
+def best(workload: str, results: dict[str, Figures], *roles: str) -> tuple[str, float] | None:
+    """The strongest contestant of these roles, and what it reached."""
     key, less = RANKED[workload]
-    measured = {name: one for name, one in results.items() if one.get(key)}
-    pick = min if less else max
-    columns = [
-        column for column in COLUMNS[workload] if not strongest or column[1] == key or column[1] in ESSENTIAL
-    ]
+    measured = [(name, one[key]) for name, one in results.items() if one["role"] in roles and one.get(key)]
+    return (min if less else max)(measured, key=lambda each: each[1], default=None)
 
-    def best(*roles: str) -> float | None:
-        return pick((one[key] for one in measured.values() if one["role"] in roles), default=None)
 
-    peer, bound = best("peer"), best("limit", "floor")
+def table(workload: str, results: dict[str, Figures]) -> str:
+    """The contestants of a workload in their order, each with its ratio to the best peer and to the best bound."""
+    key, less = RANKED[workload]
+    columns = COLUMNS[workload]
+    peer, bound = best(workload, results, "peer"), best(workload, results, "limit", "floor")
 
-    def ratio(value: float, other: float | None) -> str:
-        return "–" if not other else f"{other / value if less else value / other:.2f}"
+    def ratio(value: float, other: tuple[str, float] | None) -> str:
+        return "–" if not other else f"{other[1] / value if less else value / other[1]:.2f}"
 
     headings = [heading for heading, _, _ in columns]
     lines = ["| | " + " | ".join([*headings, "to best peer", "to best bound"]) + " |"]
     lines.append("|---|" + "---:|" * (len(headings) + 2))
     order = {"limit": 0, "floor": 1, "ours": 2, "peer": 3}
     marks = {"limit": "*{}*", "floor": "*{}*", "ours": "**{}**", "peer": "{}"}
-    ranked = sorted(
-        measured.items(), key=lambda item: (order[item[1]["role"]], item[1][key] * (1 if less else -1))
-    )
-    if strongest:
-        ranked = [
-            (name, one) for name, one in ranked if one["role"] != "ours" or not name.endswith(", simple")
-        ]
-        most = {"limit": STRONGEST_BOUNDS, "floor": STRONGEST_BOUNDS, "peer": STRONGEST_PEERS}
-        seen: Counter[str] = Counter()
-        kept = []
-        for name, one in ranked:
-            seen[one["role"]] += 1
-            if seen[one["role"]] <= most.get(one["role"], len(ranked)):
-                kept.append((name, one))
-        ranked = kept
+    measured = [(name, one) for name, one in results.items() if one.get(key)]
+    ranked = sorted(measured, key=lambda item: (order[item[1]["role"]], item[1][key] * (1 if less else -1)))
     for name, one in ranked:
         cells = [shown(form, one.get(figure)) for _, figure, form in columns]
         cells += [ratio(one[key], peer), ratio(one[key], bound)]
         lines.append(f"| {marks[one['role']].format(name)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+FACES = ("Rust", "Rust blocking", "C", "Python", "asyncio", "Node")
+
+
+def summary(headings: dict[str, str], everything: dict[str, Any]) -> str:
+    """A row for each workload: our faces with the default kind, the best of the others, and the best bound."""
+    lines = ["| | " + " | ".join([*FACES, "best other library", "best bound"]) + " |"]
+    lines.append("|---|" + "---:|" * len(FACES) + "---|---|")
+    for workload, heading in headings.items():
+        if workload not in everything:
+            continue
+        results, key = everything[workload]["results"], RANKED[workload][0]
+        ((unit, _, form),) = (column for column in COLUMNS[workload] if column[1] == key)
+        ours = {
+            name.removeprefix("redlatch ").split(", ")[0]: one[key]
+            for name, one in results.items()
+            if one["role"] == "ours" and one.get(key) and not name.endswith(", simple")
+        }
+        cells = [shown(form, ours.get(face)) for face in FACES]
+        for other in (best(workload, results, "peer"), best(workload, results, "limit", "floor")):
+            cells.append(f"{form.format(other[1])}, {other[0]}" if other else "–")
+        lines.append(f"| {heading}: {unit} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

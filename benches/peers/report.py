@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from contestants import HERE, PEERS, ROOT
-from figures import RANKED, SHARES, Figures, left_out, table
+from figures import RANKED, SHARES, Figures, left_out, summary, table
 from goals import COUNTED, MINIMUM, PIPELINED, TOKEN, goals_table, verdicts
 from plot import Axis, Line, chart
 
@@ -197,31 +197,20 @@ def counted(everything: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def contents(everything: dict[str, Any]) -> str:
-    """Says what the workloads are, before their goals name them."""
-    headings = (HEADINGS[workload] for workload in HEADINGS if workload in everything)
-    workloads = (heading.split(": ", 1) for heading in headings if ": " in heading)
-    return "\n".join(f"- **{name}**: {what}" for name, what in workloads)
-
-
 def overview(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
     """The page for a user: our faces beside the strongest of the others, and what is not reached."""
     found = verdicts(everything)
     reached = sum(each.reached for each in found)
     command = "make bench QUICK=1" if quick else "make bench"
+    headings = {workload: heading for workload, heading in HEADINGS.items() if workload != "W1B"}
     parts = [
         "# Performance",
-        f"`{command}` writes this page. It measures redlatch beside the lock libraries that people use, beside locks written by hand in C (*floors*) and beside"
-        " bounds that are no usable locks (*limits*), interleaved in one run. Ours are the re-entrant lock, the default. Times of one machine mean nothing on another: read the ratios.",
-        contents(everything),
-        "All contestants with all figures, the method and the versions: [benches/RESULTS.md](../benches/RESULTS.md)."
-        " The programs: [benches/README.md](../benches/README.md).",
-    ]
-    for workload, heading in HEADINGS.items():
-        if workload in everything and workload != "W1B":
-            parts += [f"## {heading}", table(workload, everything[workload]["results"], strongest=True)]
-    parts += [
-        f"[Goals](../benches/RESULTS.md#goals): {reached} of {len(found)} reached.",
+        f"`{command}` writes this page. It measures redlatch beside the lock libraries that people use, and beside bounds: locks written by hand in C, and"
+        " programs that are no usable locks (*limits*). All run interleaved. Ours are the re-entrant lock, the default, or a semaphore. Times of one machine"
+        " mean nothing on another: compare within a row. Of CPU less is better.",
+        summary(headings, everything),
+        f"{reached} of {len(found)} [goals](../benches/RESULTS.md#goals) are reached. All contestants with all figures, the method and the versions:"
+        " [benches/RESULTS.md](../benches/RESULTS.md). The programs: [benches/README.md](../benches/README.md).",
         *(f"![{name}](performance/{name}.svg)" for name in charts),
     ]
     return "\n\n".join(parts) + "\n"
