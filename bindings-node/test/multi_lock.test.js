@@ -95,10 +95,10 @@ test('a wait that ends names the lock that is held, and leaves nothing', () =>
     const names = freshNames(2)
     const theirs = await other.lock(names[1]).acquire()
     const all = context.client.multiLock(names)
-    await assert.rejects(all.acquire({ wait: 150 }), (error) => {
+    await assert.rejects(all.acquire({ wait: 500 }), (error) => {
       assert.ok(error instanceof LockTimeoutError)
       assert.equal(error.lockName, all.name)
-      assert.ok(error.message.startsWith(`multi lock "${all.name}": not acquired within 150ms: somebody else holds "${names[1]}"`), error.message)
+      assert.ok(error.message.startsWith(`multi lock "${all.name}": not acquired within 500ms: somebody else holds "${names[1]}"`), error.message)
       return true
     })
     await until(async () => (await locked(names)).join() === names[1])

@@ -1046,12 +1046,12 @@ def test_a_task_that_runs_its_loop_again_inside_a_lock(name: str) -> None:
 
 
 async def test_a_limit_of_the_lock_is_that_of_acquire(client: redlatch.Client, name: str) -> None:
-    """`client.lock(name, timeout=0.01).acquire()` waited for ever."""
+    """`client.lock(name, timeout=0.5).acquire()` waited for ever."""
     async with aio.Client() as own:
-        seats = {"limit": 1, "timeout": 0.01}
+        seats = {"limit": 1, "timeout": 0.5}
         assert client.lock(name).acquire() and client.semaphore(name + "'", limit=1).acquire()
-        assert not client.lock(name, timeout=0.01).acquire()
+        assert not client.lock(name, timeout=0.5).acquire()
         assert not client.semaphore(name + "'", **seats).acquire()
-        assert not await asyncio.wait_for(own.lock(name, timeout=0.01).acquire(), LIMIT)
+        assert not await asyncio.wait_for(own.lock(name, timeout=0.5).acquire(), LIMIT)
         assert not await asyncio.wait_for(own.semaphore(name + "'", **seats).acquire(), LIMIT)
         client.lock(name).release()

@@ -275,7 +275,7 @@ def test_a_condition_tells_that_the_lock_was_lost(
 
 
 def test_a_condition_that_cannot_acquire_again_says_so(client: redlatch.Client, name: str) -> None:
-    condition = threading.Condition(client.lock(name, timeout=0.05))
+    condition = threading.Condition(client.lock(name, timeout=0.5))
     with redlatch.Client() as other:
         taken: list[redlatch.Grant] = []
         thread = threading.Thread(target=lambda: taken.append(other.lock(name).__enter__()))

@@ -70,7 +70,7 @@ def sdk() -> Iterator[Sdk]:
 
 def test_blocks_are_measured(sdk: Sdk, url: str, name: str) -> None:
     with sdk.instrument(redlatch.Client(url)) as client:
-        lock = client.lock(name, timeout=0.05)
+        lock = client.lock(name, timeout=0.5)
         with lock as grant:
             assert sdk.sum("redlatch.lock.held") == 1
             with pytest.raises(redlatch.LockTimeoutError), lock:
@@ -110,10 +110,10 @@ def test_acquire_and_release_are_measured(sdk: Sdk, url: str, name: str) -> None
 def test_tasks_are_measured(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.instrument(redlatch.aio.Client(url)) as client:
-            lock = client.lock(name, timeout=0.05)
+            lock = client.lock(name, timeout=0.5)
             async with lock as grant:
                 with pytest.raises(redlatch.LockTimeoutError):
-                    async with client.lock(name, timeout=0.05):
+                    async with client.lock(name, timeout=0.5):
                         pass
                 await grant.release()
                 assert sdk.sum("redlatch.lock.hold.duration") == 1
@@ -175,7 +175,7 @@ def test_permits_that_acquire_took_are_measured(sdk: Sdk, url: str, name: str) -
     with sdk.instrument(redlatch.Client(url)) as client, redlatch.Client(url) as other:
         permits = client.semaphore(name, limit=3)
         assert permits.acquire(permits=2) and permits.acquire()
-        assert not permits.acquire(timeout=0.01)
+        assert not permits.acquire(timeout=0.5)
         assert sdk.sum("redlatch.lock.wait.duration", error_type="timeout") == 1
         with pytest.raises(redlatch.NotOwnerError):
             permits.release(4)
