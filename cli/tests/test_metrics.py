@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from http.client import HTTPConnection
@@ -214,19 +215,31 @@ def test_two_programs_at_one_port(start: Start, name: str) -> None:
     assert (code, "in use" in errors) == (64, True), errors
 
 
-def test_the_alerts_of_the_docs_name_metrics_that_are_there(start: Start, name: str) -> None:
-    operate, metrics = ((ROOT / "docs" / page).read_text() for page in ("operate.md", "metrics.md"))
-    (rules,) = re.findall(r"^```yaml\n(groups:.*?)^```", operate, re.MULTILINE | re.DOTALL)
-    alerts = [rule for group in YAML(typ="safe").load(rules)["groups"] for rule in group["rules"]]
-    assert alerts
+def test_alerts_and_dashboard_name_metrics_that_are_there(start: Start, name: str) -> None:
+    files = ROOT / "examples" / "operate"
+    groups = YAML(typ="safe").load((files / "alerts.yml").read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"]]
+    for rule in alerts:
+        assert rule.keys() <= {"alert", "expr", "for", "annotations"}
+        assert rule["annotations"].keys() == {"summary"}
+    dashboard = json.loads((files / "dashboard.json").read_text())
+    variables = {each["name"]: each["query"] for each in dashboard["templating"]["list"]}
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    targets = [target for panel in panels for target in panel["targets"]]
+    shown = [target["expr"] for target in targets]
+    used = {word for text in shown for word in re.findall(r"\$([a-z]+)", text)}
+    assert used == variables.keys() - {"datasource"}
+    assert {target["datasource"]["uid"] for target in targets} == {"${datasource}"}
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     port = free_port()
     start("watch", "--prometheus", f":{port}", name)
     has(port, "redlatch_up", 1)
     served = set(re.findall("^# TYPE ([a-z_]+)", get(port)[2], re.MULTILINE))
-    told = {dotted.replace(".", "_") for dotted in re.findall(r"`(redlatch\.[a-z.]+)`", metrics)}
-    for rule in alerts:
-        assert rule.keys() <= {"alert", "expr", "for", "annotations"}
-        assert rule["annotations"].keys() == {"summary"}
-        for metric in re.findall(r"\bredlatch_[a-z_]+", rule["expr"]):
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    told = {dotted.replace(".", "_") for dotted in re.findall(r"`(redlatch\.[a-z.]+)`", page)}
+    asked = [rule["expr"] for rule in alerts] + shown + [*variables.values()]
+    assert alerts and shown
+    for text in asked:
+        for metric in re.findall(r"\bredlatch_(?!event_kind)[a-z_]+", text):
             plain = re.sub("_(total|seconds_bucket)$", "", metric)
-            assert metric in served or plain in told, f"{rule['alert']}: {metric}"
+            assert {metric, plain, metric.removesuffix("_bucket")} & (served | told), f"{text}: {metric}"

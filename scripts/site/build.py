@@ -48,8 +48,8 @@ ORDER = list(dict.fromkeys(LABELS.values()))
 FOUR = {"Rust", "Python", "Node.js", "C"}
 SHOW_SOME = {"docs/recipes.md"}
 FENCE = re.compile(r"^```(\S*)[^\n]*\n.*?^```[ ]*$", re.MULTILINE | re.DOTALL)
-PROGRAMS = re.compile(r"(?m)^Programs: (\[.*\)) *$")
-FILES = {".rs": "rust", ".py": "python", ".mjs": "js", ".c": "c"}
+PROGRAMS = re.compile(r"(?m)^(?:Programs|File): (\[.*\)) *$")
+FILES = {".rs": "rust", ".py": "python", ".mjs": "js", ".c": "c", ".yml": "yaml"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
