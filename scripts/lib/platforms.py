@@ -5,7 +5,7 @@ system than macOS, what is for macOS is read only.
     scripts/test-platforms [--write] [--face wheel|node|c|cli]... [TARGET...]
 
 Each face of a target has one line: the checks that passed, the size of its library, its oldest system, and what it links to.
-With --write the table of docs/platforms.md gets it too.
+With --write the table of docs/reliability/platforms.md gets it too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(os.environ["REDLATCH_ROOT"])
 CROSS = Path(os.environ["REDLATCH_CROSS"])
 DIST = ROOT / "dist"
 EXAMPLES = ROOT / "examples"
-PAGE = ROOT / "docs" / "platforms.md"
+PAGE = ROOT / "docs" / "reliability" / "platforms.md"
 TARGETS = ROOT / "scripts" / "lib" / "targets.txt"
 LIMIT = 900.0  # seconds for one command: an emulated suite on a busy machine
 # The tests of the Node suite that run programs. The others look at the package's texts, which are the same everywhere.
@@ -585,7 +585,7 @@ def main() -> int:
     table = {target.name: target for target in targets()}
     parser = argparse.ArgumentParser(prog="scripts/test-platforms")
     parser.add_argument("--face", action="append", choices=list(FACES))
-    parser.add_argument("--write", action="store_true", help="into docs/platforms.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reliability/platforms.md")
     parser.add_argument("target", nargs="*", help="of: " + " ".join(table))
     asked = parser.parse_args()
     if unknown := set(asked.target) - set(table):
