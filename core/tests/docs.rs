@@ -63,17 +63,16 @@ Generated from `core/src/options.rs`; a test compares them.
 | C | name and value as text, the same names | `\"250ms\"`, `\"2.5s\"`, `\"10m\"`, `\"1h\"`; a bare number is milliseconds | `\"true\"`, `\"false\"`, `\"1024\"` |
 
 A value out of its bounds and an unknown name give the error `invalid_argument`, which names the option, the value and what
-is acceptable; nothing is sent to the server then. A keyword that a Python function does not have (`acquire(wait=3)`) is a
-`TypeError`, as always.
+is acceptable. A keyword that a Python function does not have (`acquire(wait=3)`) is a `TypeError`.
 
-If you set only one option, think about `watchdog_lease`, or a fixed `lease`: see [Which lease?](#which-lease).
+If you set only one option, think about `watchdog_lease`, or a fixed `lease`: [which lease?](#which-lease)
 
 ";
 
 const OPTIONS_END: &str = "\
-Each language spells the wait in its own way: `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python (with
-`blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C. In Python
-`client.lock(name, timeout=…)` is the wait of `with` blocks only, and `acquire(timeout=…)` that of the call.
+The wait is `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python (`blocking=False` for a single try), `wait` in
+Node.js, the argument `wait_ms` in C. In Python `client.lock(name, timeout=…)` is the wait of `with` blocks only, and
+`acquire(timeout=…)` that of the call.
 
 The kinds: [which-lock.md](which-lock.md), [the presets](simple-lock.md#the-presets).
 
@@ -82,13 +81,12 @@ The kinds: [which-lock.md](which-lock.md), [the presets](simple-lock.md#the-pres
 - **The watchdog** (default): the lock lives as long as its holder works, and at most `watchdog_lease` longer if the
   holder dies. A shorter one frees the locks of dead holders sooner; a longer one bridges longer outages of the server.
 - **A fixed `lease`**: the lock ends after this time, whatever its holder does. For work that is worthless afterwards.
-  When it has run out, a caller without a block, guard or hold of it (`acquire(lease=…)` in Python, any acquisition in C, a
-  detached guard in Rust) can simply acquire anew. Inside a block, or with a guard or hold, the caller gets `lost` until
-  that is released.
+  Then a caller without a block, guard or hold of it (`acquire(lease=…)` in Python, any acquisition in C, a detached guard in
+  Rust) can acquire anew. With one the caller gets `lost` until that is released.
 - **`max_hold`** bounds both, for holders that hang but live.
 
-A client trusts a hold for less time than the server keeps it, by a hundredth of the lease and 2 ms, because their clocks may
-run at different speeds. With leases below 1 s little time is left for a retry: they are best effort.
+A client trusts a hold for a hundredth of the lease and 2 ms less than the server keeps it, because their clocks may run at
+different speeds. Leases below 1 s leave little time for a retry: they are best effort.
 ";
 
 fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
@@ -110,9 +108,12 @@ fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
             Type::Word { .. } | Type::Choice(_) => format!("`{default}`"),
             _ => (*default).to_owned(),
         };
+        let value = r#type.to_string();
+        let value = value.trim_start_matches("a time from ");
+        let value = value.trim_start_matches("a whole number from ");
         writeln!(
             out,
-            "| `{name}` | `{}` | {type} | {default} | {doc} |",
+            "| `{name}` | `{}` | {value} | {default} | {doc} |",
             camel_case(name)
         )
         .unwrap();
@@ -267,8 +268,8 @@ fn index_d_ts_has_the_defaults_of_the_table() {
 // ---- errors ----
 
 const REFUSALS: &str = "\
-Some of these conditions pass by themselves. A caller that waits for a lock then goes on waiting, within its own time (\"yes\"
-below); a caller that tries once, or whose time is over, gets the error. A call that was refused so did nothing in Redis.
+Some of these pass by themselves: a caller that waits for a lock goes on waiting (\"yes\" below), a caller that tries once, or
+whose time is over, gets the error. A call that was refused so did nothing in Redis.
 
 | the server said | waits | what helps |
 |---|---|---|
@@ -288,9 +289,6 @@ below); a caller that tries once, or whose time is over, gets the error. A call 
 | that it does not know `EVAL` or `EVALSHA` | no | the error is `denied`: every lock needs them; allow what `rename-command` has switched off |
 | `unknown command`, `syntax error`, `wrong number of arguments for 'auth'` | no | the error is `invalid_argument`: the server is older than Redis 6.2, or keeps commands back |
 
-A server whose memory is bounded and that may evict keys (any `maxmemory-policy` but `noeviction`) can take away locks. The
-event `evictable` warns of it once.
-
 ";
 
 const ERRORS: &str = "\
@@ -298,8 +296,8 @@ const ERRORS: &str = "\
 
 Generated from `core/proto/src/error.rs`; a test compares them.
 
-Every failure has one kind, the same in all languages. Its message names the value, the lock and the remedy, and never a
-password. The remedy for each kind: [below](#what-to-do).
+Every failure has one kind, the same in all languages, with [a remedy](#what-to-do). Its message names the value, the lock and the
+remedy, and never a password.
 
 - **Rust**: `Error::kind()`, with `Error::lost_reason()`, `Error::lock_name()` and `source()`: the error of the system or of TLS behind it.
 - **Python**: a class of its own below `redlatch.LockError`. Some are also built-in exceptions: `LockTimeoutError` is a
@@ -308,8 +306,7 @@ password. The remedy for each kind: [below](#what-to-do).
   counts it. An `UnavailableError` has the error of the system as its `cause`, if there is one.
 - **C**: the number as status, 0 for success; `redlatch_last_error()` has the text.
 
-Numbers and names are stable: new kinds may come, old ones keep their meaning. *Retryable* means that the same call can
-succeed later without any change.
+Numbers and names keep their meaning; new kinds may come. *Retryable*: the same call can succeed later.
 
 | number | Rust | Python, Node.js | Node.js `code` | C | retryable |
 |---|---|---|---|---|---|
@@ -369,7 +366,7 @@ fn rights() -> String {
     let [cluster, old_cluster] = [Part::Cluster, Part::ClusterBefore7].map(|part| access(&[part]));
     format!(
         "## The rights of a user\n\n\
-         `redlatch acl 'orders*'` [prints these](cli.md) for any pattern of names and `--kind`. For locks whose names begin with `orders`, to be pasted into redis-cli. The second line is for Redis 7 or newer and for Valkey: without it an \
+         `redlatch acl 'orders*'` [prints these](cli.md) for any pattern of names and `--kind`. For names that begin with `orders`, to be pasted into redis-cli. The second line is for Redis 7 or newer and for Valkey: without it an \
          acquisition costs the server one refused command.\n\n\
          ```\n{USER} {base}\nACL SETUSER app {newer}\n```\n\n\
          Add by `ACL SETUSER app ...`:\n\n\
