@@ -91,13 +91,15 @@ impl Part {
                  +exists +mget"
             }
             Part::Fencing | Part::Adaptive => "",
-            Part::Fair => "+lindex +lpos +lrange +rpush +lpop +lrem +lset +zscore +zadd +zrem",
+            Part::Fair => {
+                "+lindex +lpos +lrange +lpush +rpush +lpop +lrem +lset +zscore +zadd +zrem"
+            }
             Part::ReadWrite => "",
             Part::WriterPreference => "+zadd +zrem +zrange",
             Part::Semaphore => {
                 "+zadd +zrem +zscore +zrange +zrangebyscore +zcard +zcount +incrby +persist"
             }
-            Part::FairSemaphore => "+lindex +lpos +lrange +rpush +lpop +lrem +lset",
+            Part::FairSemaphore => "+lindex +lpos +lrange +lpush +rpush +lpop +lrem +lset",
             Part::Counter => "+get +set +incrby +decrby",
             Part::Since7 => "+pexpiretime",
             Part::Sentinel => "+role",

@@ -512,6 +512,21 @@ fn the_next_owner_of_a_waiter_has_its_place() {
     }
 }
 
+/// Regression test: the waiter lined up behind those that its client has behind it, so that the client
+/// heard no message for the head of the queue.
+#[test]
+fn a_waiter_whose_earlier_owner_has_the_lock_comes_first_again() {
+    for rules in ["~* &* +@all", WITHOUT_LPOS] {
+        let mut live = Live::as_user(rules);
+        live.line_up(&[1, 2, 3]);
+        assert!(is_held(&live.run(&ask_as(7, 1))));
+        assert_eq!(live.queue(), "U:7 U:2 U:3");
+        assert!(live.has_left(7, PLACE_KEPT));
+        live.run(&leave(1));
+        assert!(is_acquired(&live.run(&ask(7))));
+    }
+}
+
 #[test]
 fn a_server_without_lpos_keeps_the_order() {
     let mut live = Live::as_user(WITHOUT_LPOS);

@@ -235,9 +235,11 @@ impl Model {
                 }
             }
         }
+        let earlier_has = |was: &Id| self.ids().contains_key(&[&was[..14], &[0, 0]].concat());
+        let turn = fair.earlier.iter().any(earlier_has);
         let dropped = self.heads(&fair.owner, now, memory)?;
         let at = self.place_of(&fair.owner);
-        let took = enough && (at == Some(0) || self.queue.is_empty());
+        let took = enough && (turn || at == Some(0) || self.queue.is_empty());
         match at {
             Some(at) if took || vain => {
                 memory.frees();
@@ -250,6 +252,7 @@ impl Model {
                 let place = (fair.owner.clone(), Some(now + PLACE));
                 match at {
                     Some(at) => self.queue[at] = place,
+                    None if turn => self.queue.insert(0, place),
                     None => self.queue.push(place),
                 }
             }

@@ -64,15 +64,21 @@ pub(super) fn comes_behind(
     queue.waiters.iter().any(waits)
 }
 
-/// The server error that currently blocks the head of the queue, if any. A try behind it must
-/// report this error, because the lock may be free.
+/// The server error for which the head of the queue asks again, now or in a moment, if any. A try behind
+/// it must report this error, because the lock may be free. A head that waits for a hold of its client
+/// asks for those that try, whatever it was told before.
 pub(super) fn unheard_before(view: View<'_>, name: &Name) -> Option<Error> {
     let queue = view.names.queues.get(name)?;
     let head = view.names.waiters.get(queue.waiters.front()?)?;
-    let is_busy = is_token_busy(view.holds, view.cleanups, (name, queue), &head.form);
-    head.error
-        .clone()
-        .or_else(|| (is_busy || head.unsettled.is_some()).then(unanswered))
+    if is_token_busy(view.holds, view.cleanups, (name, queue), &head.form) {
+        return Some(head.error.clone().unwrap_or_else(unanswered));
+    }
+    let waits = queue.attempt == Attempt::Idle && head.retry.is_none();
+    if waits && !head.queues() && !head.form.kind.takes_permits() {
+        return None;
+    }
+    let silent = || head.unsettled.map(|_| unanswered());
+    head.error.clone().or_else(silent)
 }
 
 /// Why the wait of this caller was not enough. The error is a timeout if anything in that time

@@ -205,6 +205,25 @@ fn a_try_behind_a_waiter_finds_a_hold_gone_that_others_have_deleted() {
     assert_eq!(rig.failed(tries), ErrorKind::Timeout);
 }
 
+/// Regression test: what the first waiter was told once was told to all that tried behind it, as long as
+/// their client held the lock.
+#[test]
+fn a_try_asks_again_when_the_first_waiter_stands_back_no_more() {
+    let mut rig = Rig::new();
+    rig.hold("n");
+    rig.acquire("n");
+    let early = rig.try_acquire("n");
+    let sent = rig.sent();
+    rig.outcome(&sent, CallOutcome::Unanswered);
+    assert_eq!(rig.failed(early), ErrorKind::Unavailable);
+    rig.pass(ms(5000));
+    rig.nothing_sent();
+    let late = rig.try_acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    assert_eq!(rig.failed(late), ErrorKind::Timeout);
+}
+
 /// Regression test: the time at which the waiter would have asked again came during the hand-over. The
 /// waiter then gave up as if nothing were in flight, and the lock stayed for its lease.
 #[test]

@@ -61,6 +61,11 @@ impl Semaphore {
         live.map(|one| one.lock)
     }
 
+    /// Whether this owner has permits.
+    pub fn has(&self, uuid: Uuid, owner: OwnerId) -> bool {
+        self.at(Some((uuid, owner))).is_some()
+    }
+
     /// All that are taken, by the record of the server.
     pub fn sum(&self) -> i64 {
         self.taken.iter().map(|one| one.many).sum()

@@ -68,19 +68,23 @@ impl Server {
         queue.iter().position(|place| place.owner == me)
     }
 
-    /// Takes a place, or keeps it.
-    fn keep_place(&mut self, name: &Name, me: (Uuid, OwnerId), many: i64) {
+    /// Takes a place, or keeps it. With `turn` a new one is the first.
+    fn keep_place(&mut self, name: &Name, me: (Uuid, OwnerId), many: i64, turn: bool) {
         let (due_ms, since) = (self.now_ms() + KEPT_MS, self.time());
         let at = self.place_of(name, me);
         let queue = self.queues.entry(name.clone()).or_default();
         match at {
             Some(at) => queue[at].due_ms = due_ms,
-            None => queue.push(Place {
-                owner: me,
-                many,
-                due_ms,
-                since,
-            }),
+            None => {
+                let place = Place {
+                    owner: me,
+                    many,
+                    due_ms,
+                    since,
+                };
+                let at = if turn { 0 } else { queue.len() };
+                queue.insert(at, place);
+            }
         }
     }
 
@@ -103,12 +107,15 @@ impl Server {
         &mut self,
         origin: Origin,
         name: &Name,
-        owner: OwnerId,
+        (owner, was): (OwnerId, &[OwnerId]),
         lease: Duration,
         fencing: Fencing,
         queues: bool,
     ) -> Reply {
         let me = (origin.uuid, owner);
+        for was in was {
+            self.take_place(name, (me.0, *was), me);
+        }
         let head = self.heads(name, Some(me));
         let holder = self.locks.get(name);
         let mine = holder.is_some_and(|lock| lock.owner == Some(me));
@@ -126,8 +133,10 @@ impl Server {
             return reply;
         }
         let ttl = holder.map(|lock| self.ttl(lock));
+        let had = |was: &OwnerId| holder.is_some_and(|lock| lock.owner == Some((me.0, *was)));
+        let turn = was.iter().any(had);
         if queues {
-            self.keep_place(name, me, 0);
+            self.keep_place(name, me, 0, turn);
         }
         if let Some(head) = head.filter(|_| free) {
             self.tell_head(name, head);
@@ -184,11 +193,13 @@ impl Server {
         let before = first(&self.queues);
         let head = self.heads(name, Some(me));
         let mut moved = sets || head != before;
-        let took = enough && head.is_none_or(|head| head == me);
+        let semaphore = self.semaphores.entry(name.clone()).or_default();
+        let turn = was.iter().any(|was| semaphore.has(me.0, *was));
+        let took = enough && (turn || head.is_none_or(|head| head == me));
         if took || vain {
             moved |= self.leave_place(name, me);
         } else if queues {
-            self.keep_place(name, me, many);
+            self.keep_place(name, me, many, turn);
         }
         let semaphore = self.semaphores.entry(name.clone()).or_default();
         let reply = if took {

@@ -703,10 +703,8 @@ impl Server {
                 queues,
                 ..
             } if form.kind == Kind::Fair => {
-                for was in earlier {
-                    self.take_place(name, (origin.uuid, *was), (origin.uuid, *owner));
-                }
-                self.queue_up(origin, name, *owner, *lease, *fencing, *queues)
+                let owners = (*owner, earlier.as_slice());
+                self.queue_up(origin, name, owners, *lease, *fencing, *queues)
             }
             Op::Release {
                 name,
