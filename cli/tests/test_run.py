@@ -269,21 +269,33 @@ def test_a_signal_to_each_process_of_a_unit_reaches_the_command_once(name: str, 
     process = start("run", name, sys.executable, "-c", EACH_SIGNAL)
     assert line(process) == "on"
 
-    for pid in children(process.pid):
-        os.kill(pid, signal.SIGINT)
+    def interrupt() -> None:
+        for pid in [*children(process.pid), process.pid]:
+            os.kill(pid, signal.SIGINT)
+
+    interrupted(process, interrupt, 1)
+
+
+def test_a_signal_for_what_runs_beside_the_command_changes_nothing(name: str, start: Start) -> None:
+    """As `pkill sleep` sends it. The next signal to redlatch alone looked like one for all."""
+    process = start("run", name, sys.executable, "-c", EACH_SIGNAL)
+    assert line(process) == "on"
+    (command,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/exe").samefile(sys.executable)]
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+        (beside,) = {*children(process.pid)} - {command}
+        os.kill(beside, number)
+        eventually(lambda: len({*children(process.pid)} - {command, beside}) == 1, "another one", LIMIT)
+    # It goes on 0.1 s later, and then the signals from before are of no account.
+    os.kill(process.pid, signal.SIGINT)
     assert line(process) == "int"
-    interrupted_too(process.pid)
-    interrupted(process, lambda: None, 0)
+    os.kill(process.pid, signal.SIGTERM)
+    assert ended(process) == (6, "end\n", "")
 
 
-def interrupted_too(pid: int) -> None:
-    """Sends an interrupt that comes alone, and waits until redlatch has taken it up."""
-    os.kill(pid, signal.SIGINT)
-    pending = lambda: any(  # noqa: E731
-        row.startswith(("SigPnd", "ShdPnd")) and int(row.split()[1], 16)
-        for row in Path(f"/proc/{pid}/status").read_text().splitlines()
-    )
-    eventually(lambda: not pending(), "it is taken up", LIMIT)
+def test_a_signal_that_comes_again_goes_on_again(name: str, start: Start) -> None:
+    process = start("run", name, sys.executable, "-c", EACH_SIGNAL)
+    assert line(process) == "on"
+    interrupted(process, lambda: process.send_signal(signal.SIGINT), 3)
 
 
 def test_timeout_around_it_interrupts_the_command_once(name: str, tmp_path: Path) -> None:

@@ -2,36 +2,38 @@
 //! shell and timeout(1) send to the whole process group, systemd to each process of a unit. To many
 //! programs a second SIGTERM means "at once".
 //!
-//! No process can tell whom a signal was for. So a bystander in our group keeps every signal pending: if it
-//! got one too, the command did.
+//! No process can tell whom a signal was for. So a bystander in our group lets every such signal end it, and
+//! another one takes its place: if one ended by the same signal at about the same time, the command has it
+//! too. A signal that comes before the next bystander is there goes on: twice is better than not at all.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, getpgid, getpgrp, getpid};
 
-use super::family::{self, Family};
+use super::family::{self, Ended, Family};
+use super::signals::FORWARDED;
 
-/// In so long all have it who are to have it.
+/// In so long all have it who are to have it. A second one of the same signal is the same until then: timeout(1)
+/// sends to redlatch, and then to its group.
 const APART: Duration = Duration::from_millis(100);
 
 /// The signals on their way to the command.
 pub(super) struct Copies {
     bystander: Option<Bystander>,
-    under_way: Vec<Copy>,
+    under_way: Vec<Sent>,
+    /// Those that ended a bystander: of each signal the last one.
+    beside: Vec<Sent>,
 }
 
-/// Until it is gone, the same signal is the same.
-struct Copy {
+struct Sent {
     signal: Signal,
-    /// The command has it, from us or from others.
-    arrived: bool,
-    /// When the bystander is looked at: to decide, and then for one that came late.
-    due: Instant,
+    at: Instant,
 }
 
 impl Copies {
@@ -40,54 +42,55 @@ impl Copies {
         Copies {
             bystander: Bystander::start(),
             under_way: Vec::new(),
+            beside: Vec::new(),
         }
     }
 
-    pub(super) fn came(&mut self, signal: Signal, now: Instant) {
-        if self.under_way.iter().all(|copy| copy.signal != signal) {
-            self.under_way.push(Copy {
-                signal,
-                arrived: false,
-                due: now + APART,
-            });
+    pub(super) fn came(&mut self, signal: Signal, at: Instant) {
+        if self.under_way.iter().all(|sent| sent.signal != signal) {
+            self.under_way.push(Sent { signal, at });
+        }
+    }
+
+    /// A child of ours has ended.
+    pub(super) fn ended(&mut self, pid: Pid, how: Ended, family: &mut Family, at: Instant) {
+        if self.bystander.as_ref().is_none_or(|one| one.pid != pid) {
+            return;
+        }
+        self.bystander = None;
+        // A `sleep` that ends by itself is none that we can use.
+        let Ended::By(number) = how else { return };
+        self.bystander = Bystander::start();
+        family.leave_out(self.bystander.as_ref().map(|one| one.pid));
+        if let Ok(signal) = Signal::try_from(number) {
+            self.beside.retain(|earlier| earlier.signal != signal);
+            self.beside.push(Sent { signal, at });
         }
     }
 
     /// When to [`go_on`](Copies::go_on).
     pub(super) fn next(&self) -> Option<Instant> {
-        self.under_way.iter().map(|copy| copy.due).min()
+        self.under_way.iter().map(|sent| sent.at + APART).min()
     }
 
     /// Sends what is due and what the command does not have.
-    pub(super) fn go_on(&mut self, now: Instant, command: Pid, family: &mut Family) {
+    pub(super) fn go_on(&mut self, now: Instant, command: Pid) {
         // A command with a process group of its own, such as timeout(1), gets nothing of ours.
-        let beside = getpgid(Some(command)) == Ok(getpgrp());
-        let bystander = &self.bystander;
-        let got = |signal| bystander.as_ref().is_some_and(|one| one.has(signal));
-        let mut used = false;
-        self.under_way.retain_mut(|copy| {
-            if copy.due > now {
+        let with_us = getpgid(Some(command)) == Ok(getpgrp());
+        let (bystander, beside) = (&self.bystander, &self.beside);
+        self.under_way.retain(|sent| {
+            if sent.at + APART > now {
                 return true;
             }
-            if copy.arrived {
-                used |= got(copy.signal);
-                return false;
+            let ended = |other: &Sent| other.signal == sent.signal && other.at + APART >= sent.at;
+            let got = beside.iter().any(ended)
+                // On a busy machine it may still be about to end.
+                || bystander.as_ref().is_some_and(|one| one.has(sent.signal));
+            if !(with_us && got) {
+                let _ = kill(command, sent.signal);
             }
-            if !(beside && got(copy.signal)) {
-                let _ = kill(command, copy.signal);
-            }
-            (copy.arrived, copy.due) = (true, now + APART);
-            true
+            false
         });
-        if used {
-            // It keeps what it has, so the next signal needs another one. That is there before the old one goes.
-            let next = Bystander::start();
-            family.leave_out(next.as_ref().map(|one| one.pid));
-            for copy in &mut self.under_way {
-                copy.arrived |= beside && got(copy.signal);
-            }
-            self.bystander = next;
-        }
     }
 }
 
@@ -106,11 +109,19 @@ impl Bystander {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         family::end_with_parent(&mut command, Signal::SIGKILL);
-        let block = || Ok(SigSet::all().thread_block()?);
-        // SAFETY: between fork and exec it makes one system call.
+        // Nothing else ends or stops it, and SIGQUIT leaves no core.
+        let mut blocked = SigSet::all();
+        FORWARDED
+            .into_iter()
+            .for_each(|signal| blocked.remove(signal));
+        let prepare = move || {
+            setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+            Ok(blocked.thread_block()?)
+        };
+        // SAFETY: between fork and exec it makes two system calls.
         #[allow(unsafe_code)]
         unsafe {
-            command.pre_exec(block);
+            command.pre_exec(prepare);
         }
         let child = command.spawn().ok()?;
         let pid = i32::try_from(child.id()).ok()?;

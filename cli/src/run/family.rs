@@ -46,9 +46,9 @@ pub(super) fn end_with_parent(command: &mut Command, signal: Signal) {
     }
 }
 
-/// Collects the children that have ended, adopted ones too. Returns how `command` ended, if it did.
-pub(super) fn reap(command: Pid) -> Option<Ended> {
-    let mut ended = None;
+/// Collects the children that have ended, adopted ones too.
+pub(super) fn reap() -> Vec<(Pid, Ended)> {
+    let mut gone = Vec::new();
     loop {
         let mut status = 0;
         // SAFETY: it writes one number. nix cannot tell of a real-time signal.
@@ -57,17 +57,16 @@ pub(super) fn reap(command: Pid) -> Option<Ended> {
         if pid <= 0 {
             match Errno::last() {
                 Errno::EINTR if pid < 0 => continue,
-                _ => return ended,
+                _ => return gone,
             }
         }
         let status = ExitStatus::from_raw(status);
-        if Pid::from_raw(pid) == command {
-            let code = status.code().unwrap_or_default();
-            ended = Some(match status.signal() {
-                Some(signal) => Ended::By(signal),
-                None => Ended::With(u8::try_from(code).unwrap_or(u8::MAX)),
-            });
-        }
+        let code = status.code().unwrap_or_default();
+        let how = match status.signal() {
+            Some(signal) => Ended::By(signal),
+            None => Ended::With(u8::try_from(code).unwrap_or(u8::MAX)),
+        };
+        gone.push((Pid::from_raw(pid), how));
     }
 }
 

@@ -413,8 +413,11 @@ fn supervise(
             Ok(Event::Acquired(_)) => {}
             Ok(Event::Signalled(signal)) => copies.came(signal, now),
             Ok(Event::ChildChanged) => {
-                if let Some(now) = family::reap(command) {
-                    ended = Some(now);
+                for (pid, how) in family::reap() {
+                    match pid == command {
+                        true => ended = Some(how),
+                        false => copies.ended(pid, how, &mut family, now),
+                    }
                 }
             }
             Ok(Event::Lost(reason)) => {
@@ -424,7 +427,7 @@ fn supervise(
             }
             Err(_) if next_step.is_none_or(|time| time > now) => {
                 if ended.is_none() {
-                    copies.go_on(now, command, &mut family);
+                    copies.go_on(now, command);
                 }
             }
             Err(_) => {

@@ -11,7 +11,7 @@ use super::{Event, family};
 use crate::failure::{Exit, Failure};
 
 /// These go on to the command. Stop signals stay with the system: the whole job stops.
-const FORWARDED: [Signal; 6] = [
+pub(super) const FORWARDED: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
