@@ -70,8 +70,13 @@ pub(crate) fn doctor(server: &Server, arguments: &Doctor) -> Result<u8, Failure>
         }
     }
     let lease = server.given("watchdog_lease");
-    for (address, reply) in inspector.ask_sentinels() {
-        for (state, text) in sentinel(reply, lease) {
+    let sentinels = inspector.ask_sentinels().into_iter();
+    let sentinels: Vec<_> = sentinels
+        .map(|(at, reply)| (at, reply.map(master)))
+        .collect();
+    let enough = are_enough(sentinels.iter().map(|(_, master)| master));
+    for (address, master) in sentinels {
+        for (state, text) in sentinel(master, enough, lease) {
             findings.push(Finding {
                 server: address.clone(),
                 check: "sentinel",
@@ -383,13 +388,47 @@ fn access(user: Value) -> Opinion {
     }
 }
 
-/// `master`: what a sentinel knows of the service. `lease`: the option `watchdog_lease`.
-fn sentinel(master: redlatch::Result<Value>, lease: Option<&str>) -> Vec<Opinion> {
-    let told = match master {
-        Ok(value) => to::<HashMap<String, String>>(value).unwrap_or_default(),
+/// What a sentinel knows of the service.
+type Master = HashMap<String, String>;
+
+fn master(reply: Value) -> Master {
+    to(reply).unwrap_or_default()
+}
+
+fn number(master: &Master, name: &str) -> Option<u64> {
+    master.get(name)?.parse().ok()
+}
+
+fn is_away(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable
+}
+
+/// Whether sentinels that are away leave enough of them to agree on a fail-over: most of all, and the quorum.
+fn are_enough<'a>(all: impl Iterator<Item = &'a redlatch::Result<Master>> + Clone) -> bool {
+    let away = all.clone().filter_map(|reply| reply.as_ref().err());
+    let away = away.filter(|error| is_away(error)).count() as u64;
+    let mut known = all.filter_map(|reply| reply.as_ref().ok());
+    known.next().is_some_and(|master| {
+        let others = number(master, "num-other-sentinels").unwrap_or_default();
+        let left = others.saturating_add(1).saturating_sub(away);
+        left > away && left >= number(master, "quorum").unwrap_or_default()
+    })
+}
+
+/// `enough`: whether those that answer are. `lease`: the option `watchdog_lease`.
+fn sentinel(master: redlatch::Result<Master>, enough: bool, lease: Option<&str>) -> Vec<Opinion> {
+    let master = match master {
+        Ok(master) => master,
+        Err(error) if is_away(&error) && enough => {
+            return vec![advice(format!(
+                "the others can do without it, but with few more away no fail-over begins; start it again, or take it \
+                 out of the URL: {}",
+                failure::text(&error)
+            ))];
+        }
         Err(error) => return vec![problem(failure::text(&error))],
     };
-    let number = |name: &str| told.get(name).and_then(|text| text.parse::<u64>().ok());
+    let number = |name: &str| number(&master, name);
     let mut opinions = Vec::new();
     let mut options = embed::all_options();
     let default = options.find(|option| option.name == "watchdog_lease");
@@ -679,10 +718,10 @@ mod tests {
             ];
             let words = fields.into_iter().flat_map(|(name, value)| [name, value]);
             let words = words.map(|word| Value::BulkString(word.into()));
-            Ok(Value::Array(words.collect()))
+            Ok(super::master(Value::Array(words.collect())))
         };
         let states = |down, others, lease| {
-            let opinions = sentinel(master(down, others), lease);
+            let opinions = sentinel(master(down, others), true, lease);
             opinions
                 .into_iter()
                 .map(|(state, _)| state)

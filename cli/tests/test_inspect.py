@@ -533,6 +533,21 @@ def test_doctor_tells_what_sentinels_do_too_late() -> None:
     )
 
 
+def test_doctor_advises_to_start_a_sentinel_that_the_others_can_do_without() -> None:
+    with Sentinels() as service:
+        away, other, _ = service.sentinels
+        away.kill()
+        done = run("doctor", "--url", service.url)
+        assert done.returncode == 0, done.stdout
+        told = finding(done.stdout, "sentinel", "advice")
+        assert "start it again" in told and f":{away.port}" in told, told
+        assert done.stdout.count("good     sentinel") == 2
+        other.kill()
+        done = run("doctor", "--url", service.url)
+        assert done.returncode == 1, done.stdout
+        assert done.stdout.count("problem  sentinel") == 2
+
+
 def test_doctor_reports_a_taken_name(held_name: str) -> None:
     done = run("doctor", held_name)
     assert done.returncode == 1
