@@ -23,6 +23,8 @@ pub(super) struct Live {
     _server: Server,
     scripts: redis::Connection,
     pub(super) look: redis::Connection,
+    /// By what a release is published.
+    pub(super) publish: Publish,
 }
 
 impl Live {
@@ -31,6 +33,7 @@ impl Live {
         Live {
             scripts: server.connect(),
             look: server.connect(),
+            publish: Publish::Classic,
             _server: server,
         }
     }
@@ -70,7 +73,7 @@ impl Live {
         op: &Op,
         not_after: u64,
     ) -> Result<Reply, (Error, bool)> {
-        let call = Call::new(op, uuid, not_after, Publish::Classic);
+        let call = Call::new(op, uuid, not_after, self.publish);
         let value = match cmd(&call, false).query::<Value>(&mut self.scripts) {
             Err(error) if error.code() == Some("NOSCRIPT") => eval(&call, &mut self.scripts),
             answer => answer.map(Into::into),
@@ -962,6 +965,34 @@ fn a_release_succeeds_without_the_right_to_publish() {
     live.run(&acquire(1));
     assert_eq!(live.run(&force()), Reply::Forced(true));
     assert_eq!(live.cmd::<i64>("DBSIZE", &[]), 0);
+}
+
+/// Regression test: the last command alone counted, so a user of a cluster without `+spublish` was told nothing. An old
+/// server, which lacks that command, refuses nobody.
+#[test]
+fn each_command_that_may_not_publish_counts() {
+    for missing in ["publish", "spublish", "none"] {
+        let mut live = Live::as_user("~* &* +@all");
+        live.publish = Publish::Both;
+        let known = live.cmd::<Vec<Value>>("COMMAND INFO", &[missing]);
+        let is_missing = known != [Value::Nil];
+        if is_missing {
+            live.cmd::<()>("ACL SETUSER app", &[&format!("-{missing}")]);
+        }
+        let is_told = |reply: Reply| matches!(reply, Reply::Untold(_));
+        for kind in [Kind::Reentrant, Kind::Read, Kind::Write] {
+            live.run(&of_kind(&acquire(1), kind));
+            let released = live.run(&of_kind(&release(0), kind));
+            assert_eq!(is_told(released), is_missing, "{kind:?} without {missing}");
+        }
+        let change = Op::Change {
+            name: "seats".into(),
+            writer: 0,
+            sequence: 1,
+            change: Change::AddPermits(1),
+        };
+        assert_eq!(is_told(live.run(&change)), is_missing, "without {missing}");
+    }
 }
 
 #[test]

@@ -195,7 +195,7 @@ scripts! {
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 17] = [
+const SHARED: [(&str, &str); 18] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -213,6 +213,7 @@ const SHARED: [(&str, &str); 17] = [
     ("fair_place", lua!("fair_place")),
     ("fair_heads", lua!("fair_heads")),
     ("fair_leave", lua!("fair_leave")),
+    ("told", lua!("told")),
 ];
 
 /// The source of a script for one layout. The server runs it from the top for every call, so it

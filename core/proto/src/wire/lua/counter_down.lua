@@ -13,10 +13,13 @@ if count then
   --@ counter_marked
 end
 -- One below 0, which others have made, is gone as well.
-local heard
+local heard, refused
 if count and tonumber(count) ~= 0 and left == 0 then
-  for verb in string.gmatch(ARGV[4], '%u+') do heard = redis.pcall(verb, ARGV[3], '0') end
+  for verb in string.gmatch(ARGV[4], '%u+') do
+    heard = redis.pcall(verb, ARGV[3], '0')
+--@ told
+  end
 end
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 redis.call('GET', KEYS[1])
-return {now, CHANGED, before, left, type(heard) == 'table' and DENIED or nil}
+return {now, CHANGED, before, left, refused}

@@ -25,10 +25,13 @@ end
 local payload, messages = string.format('%.0f', left), math.min(by, left, MESSAGES)
 -- A waiter of Redisson closes its gate.
 if how == 'latch' then payload, messages = '1', done end
-local heard
+local heard, refused
 for i = 1, messages do
-  for verb in string.gmatch(ARGV[4], '%u+') do heard = redis.pcall(verb, ARGV[3], payload) end
+  for verb in string.gmatch(ARGV[4], '%u+') do
+    heard = redis.pcall(verb, ARGV[3], payload)
+--@ told
+  end
 end
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 if how == 'latch' then redis.call('GET', KEYS[1]) end
-return {now, CHANGED, done, left, type(heard) == 'table' and DENIED or nil}
+return {now, CHANGED, done, left, refused}

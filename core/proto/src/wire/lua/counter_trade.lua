@@ -18,8 +18,11 @@ if given > 0 or taken > 0 then
   --@ counter_marked
 end
 -- Redisson wakes one asynchronous waiter for each message.
-local heard
+local heard, refused
 for i = 1, math.min(given, free, MESSAGES) do
-  for verb in string.gmatch(ARGV[4], '%u+') do heard = redis.pcall(verb, ARGV[3], string.format('%.0f', free)) end
+  for verb in string.gmatch(ARGV[4], '%u+') do
+    heard = redis.pcall(verb, ARGV[3], string.format('%.0f', free))
+--@ told
+  end
 end
-return {now, CHANGED, served, free, type(heard) == 'table' and DENIED or nil}
+return {now, CHANGED, served, free, refused}

@@ -11,14 +11,16 @@ if type(freed) == 'table' and not string.find(freed.err, 'WRONGTYPE', 1, true) t
 --@ fair_place
 --@ fair_leave
 
-local heard, free = nil, redis.call('PTTL', lock) == -2
+local heard, refused, free = nil, nil, redis.call('PTTL', lock) == -2
 if free then
 --@ clock
 --@ fair_heads
-  -- A refusal undoes nothing: waiters look by themselves.
   if head then
-    for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2] .. ':' .. head, '0') end
+    for verb in string.gmatch(ARGV[3], '%u+') do
+      heard = redis.pcall(verb, ARGV[2] .. ':' .. head, '0')
+--@ told
+    end
   end
 end
 if freed ~= 1 then return {0, GONE, free and DELETED or STOLEN} end
-return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)
+return RELEASED + (refused or heard or 0)

@@ -10,7 +10,7 @@ local gone = redis.pcall('ZREM', taken, unpack(ids))
 if type(gone) == 'table' then
   return string.find(gone.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or gone
 end
-local heard = 0
+local heard, refused = 0
 -- Other data than a number is not ours to count in.
 local counts = type(free) == 'string' and string.format('%d', tonumber(free) or 0) == free
 --# queued_permits
@@ -40,10 +40,14 @@ if gone > 0 and counts then
   for i = 1, free > 0 and math.min(gone, MESSAGES) or 0 do
     if not ARGV[3] then
       heard = redis.pcall('PUBLISH', ARGV[2], free)
+--@ told
     else
-      for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], free) end
+      for verb in string.gmatch(ARGV[3], '%u+') do
+        heard = redis.pcall(verb, ARGV[2], free)
+--@ told
+      end
     end
   end
 end
 if gone < #ids then return {0, GONE, free and STOLEN or DELETED} end
-return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)
+return RELEASED + (refused or heard or 0)

@@ -37,11 +37,14 @@ if ARGV[4] then pcall(learn, tonumber(ARGV[4]), tonumber(ARGV[5])) end
 redis.call('DEL', lock)
 --# all
 
--- A refusal undoes nothing: waiters look by themselves.
-local heard
+local heard, refused
 if not ARGV[3] then
   heard = redis.pcall('PUBLISH', ARGV[2], '0')
+--@ told
 else
-  for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '0') end
+  for verb in string.gmatch(ARGV[3], '%u+') do
+    heard = redis.pcall(verb, ARGV[2], '0')
+--@ told
+  end
 end
-return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)
+return RELEASED + (refused or heard or 0)

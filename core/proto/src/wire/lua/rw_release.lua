@@ -63,11 +63,16 @@ if left > 1 and mode then
 end
 --# all
 
--- A refusal undoes nothing: waiters look by themselves.
-local heard
+local heard, refused
 --# read
-for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '0') end
+for verb in string.gmatch(ARGV[3], '%u+') do
+  heard = redis.pcall(verb, ARGV[2], '0')
+--@ told
+end
 --# write
-for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '1') end
+for verb in string.gmatch(ARGV[3], '%u+') do
+  heard = redis.pcall(verb, ARGV[2], '1')
+--@ told
+end
 --# all
-return RELEASED + (type(heard) == 'table' and DENIED or heard or 0)
+return RELEASED + (refused or heard or 0)
