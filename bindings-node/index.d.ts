@@ -54,7 +54,7 @@ export interface LockDefaults {
    */
   linger?: boolean | null
   /**
-   * Read-write lock: for how long new readers stand back for a writer that waits, in all clients that have this option. 0: not at all.
+   * Read-write lock: how long new readers let a waiting writer go first, in all clients that have this option. 0: not at all.
    * Default: 0 ms.
    */
   writerPreference?: Time | null
@@ -112,8 +112,8 @@ export interface ClientOptions extends LockDefaults, Place, StreamOptions {
   /** The longest time between two tries of a waiter, should every wake-up be lost. Default: 5 s. */
   recheck?: Time | null
   /**
-   * How long callers wait for a server that had been reached and cannot be reached now, to acquire, to release or to
-   * close: until it has been out of reach for this long. Default: 10 s.
+   * How long a server that had been reached may be away before callers that acquire, release or close stop waiting for
+   * it. Default: 10 s.
    */
   outage?: Time | null
   /**
@@ -143,8 +143,8 @@ export interface ClientOptions extends LockDefaults, Place, StreamOptions {
    */
   direct?: boolean | null
   /**
-   * How releases are published in a cluster: by shard where nodes can (auto), always, never (classic), or both ways, for
-   * mixed fleets. Default: auto.
+   * How releases are published in a cluster: by shard where nodes can (auto), always by shard (sharded), to all nodes
+   * (classic), or both ways (both), for mixed fleets. Default: auto.
    */
   clusterPubsub?: ClusterPubsub | null
   /** The first part of the names of the connections in CLIENT LIST. Client id, language, process id and host follow. Default: `redlatch`. */

@@ -145,7 +145,7 @@ enum {
 
 /** The values of redlatch_lost_reason. */
 enum {
-    /** The lease ended: a fixed one is never renewed, another was not in time. */
+    /** The lease ended: it was fixed, or no renewal came in time. */
     REDLATCH_LOST_EXPIRED = 1,
     /** The key was deleted, evicted or flushed. */
     REDLATCH_LOST_DELETED = 2,
@@ -170,8 +170,8 @@ enum {
  *     The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.
  *
  * outage: a time from 0 ms to 1 h; default: 10 s
- *     How long callers wait for a server that had been reached and cannot be reached now, to acquire, to
- *     release or to close: until it has been out of reach for this long.
+ *     How long a server that had been reached may be away before callers that acquire, release or close
+ *     stop waiting for it.
  *
  * restart_delay: a time from 0 ms to 1 h; default: 30 s
  *     Quorum: how long a server has no vote after its start, because it may have lost its locks. At least
@@ -200,8 +200,8 @@ enum {
  *     thread. Not with TLS or a cluster.
  *
  * cluster_pubsub: auto, sharded, classic or both; default: auto
- *     How releases are published in a cluster: by shard where nodes can (auto), always, never (classic),
- *     or both ways, for mixed fleets.
+ *     How releases are published in a cluster: by shard where nodes can (auto), always by shard (sharded),
+ *     to all nodes (classic), or both ways (both), for mixed fleets.
  *
  * client_name: 1 to 64 printable ASCII characters without spaces; default: redlatch
  *     The first part of the names of the connections in CLIENT LIST. Client id, language, process id and
@@ -264,8 +264,8 @@ enum {
  *     hour, say.
  *
  * writer_preference: a time from 0 ms to 1 min; default: 0 ms
- *     Read-write lock: for how long new readers stand back for a writer that waits, in all clients that
- *     have this option. 0: not at all.
+ *     Read-write lock: how long new readers let a waiting writer go first, in all clients that have this
+ *     option. 0: not at all.
  *
  * limit: a whole number from 0 to 2147483647; default: 0: others set it
  *     How many permits a semaphore gets, if it has none yet.

@@ -253,7 +253,7 @@ options! {
         recheck(Duration): Duration = secs(5), "5 s", "a time from 100 ms to 1 h", time(ms(100), HOUR),
             "The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.";
         outage(Duration): Duration = secs(10), "10 s", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
-            "How long callers wait for a server that had been reached and cannot be reached now, to acquire, to release or to close: until it has been out of reach for this long.";
+            "How long a server that had been reached may be away before callers that acquire, release or close stop waiting for it.";
         restart_delay(Duration): Duration = secs(30), "30 s", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
             "Quorum: how long a server has no vote after its start, because it may have lost its locks. At least the longest lease of all clients; 0 if the servers lose nothing (appendfsync always).";
         handover_limit(usize): usize = 100, "100", "a whole number from 0 to 1000000", count(0, 1_000_000),
@@ -269,7 +269,7 @@ options! {
         direct(bool): bool = true, "true", "true or false", Type::Flag,
             "Callers that are alone make their calls themselves, on one more connection, without the client's thread. Not with TLS or a cluster.";
         cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", "auto, sharded, classic or both", Type::Choice(&ClusterPubsub::ALL),
-            "How releases are published in a cluster: by shard where nodes can (auto), always, never (classic), or both ways, for mixed fleets.";
+            "How releases are published in a cluster: by shard where nodes can (auto), always by shard (sharded), to all nodes (classic), or both ways (both), for mixed fleets.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", "1 to 64 printable ASCII characters without spaces", Type::Word { most: 64 },
             "The first part of the names of the connections in CLIENT LIST. Client id, language, process id and host follow.";
         protocol(Protocol): Protocol = Protocol::Auto, "auto", "auto, resp2 or resp3", Type::Choice(&Protocol::NAMES),
@@ -312,7 +312,7 @@ options! {
         linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
         writer_preference(Duration): Duration = Duration::ZERO, "0 ms", "a time from 0 ms to 1 min", time(Duration::ZERO, secs(60)),
-            "Read-write lock: for how long new readers stand back for a writer that waits, in all clients that have this option. 0: not at all.";
+            "Read-write lock: how long new readers let a waiting writer go first, in all clients that have this option. 0: not at all.";
         limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", count(0, LIMIT_MOST),
             "How many permits a semaphore gets, if it has none yet.";
         fair(bool): bool = false, "false", "true or false", Type::Flag,

@@ -90,7 +90,7 @@ table! {
 table! {
     /// Why a hold was lost. Final for that hold.
     LostReason {
-        Expired = 1, "expired", false, "The lease ended: a fixed one is never renewed, another was not in time.";
+        Expired = 1, "expired", false, "The lease ended: it was fixed, or no renewal came in time.";
         Deleted = 2, "deleted", false, "The key was deleted, evicted or flushed.";
         Stolen = 3, "stolen", false, "Somebody else holds the name, or other data lies there.";
         Forced = 4, "forced", false, "The lock was force-released through this client.";
