@@ -59,7 +59,7 @@ Generated from `core/src/options.rs`; a test compares them.
 |---|---|---|---|
 | Rust | setters of `ClientOptions`, `LockOptions`, `AcquireOptions` | `Duration` | `bool`, `usize`, text |
 | Python | keyword arguments, the same names | seconds, `float` or `int` | `bool`, `int`, `str`; `None` is the default |
-| Node.js | properties, camelCase (`watchdogLease`) | milliseconds, `number` | `boolean`, `number`, `string`; `null` is the default, `undefined` is as not given |
+| Node.js | properties, the same names in camelCase (`watchdogLease`) | milliseconds, `number` | `boolean`, `number`, `string`; `null` is the default, `undefined` is as not given |
 | C | name and value as text, the same names | `\"250ms\"`, `\"2.5s\"`, `\"10m\"`, `\"1h\"`; a bare number is milliseconds | `\"true\"`, `\"false\"`, `\"1024\"` |
 
 A value out of its bounds and an unknown name give the error `invalid_argument`, which names the option, the value and what
@@ -93,7 +93,7 @@ fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
     writeln!(out, "## {title}\n\n{text}\n").unwrap();
     writeln!(
         out,
-        "| option | Node.js | value | default | meaning |\n|---|---|---|---|---|"
+        "| option | value | default | meaning |\n|---|---|---|---|"
     )
     .unwrap();
     for info in all_options().filter(|info| info.scope == scope) {
@@ -111,12 +111,7 @@ fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
         let value = r#type.to_string();
         let value = value.trim_start_matches("a time from ");
         let value = value.trim_start_matches("a whole number from ");
-        writeln!(
-            out,
-            "| `{name}` | `{}` | {value} | {default} | {doc} |",
-            camel_case(name)
-        )
-        .unwrap();
+        writeln!(out, "| `{name}` | {value} | {default} | {doc} |").unwrap();
     }
     out.push('\n');
 }
@@ -302,14 +297,15 @@ remedy, and never a password.
 - **Rust**: `Error::kind()`, with `Error::lost_reason()`, `Error::lock_name()` and `source()`: the error of the system or of TLS behind it.
 - **Python**: a class of its own below `redlatch.LockError`. Some are also built-in exceptions: `LockTimeoutError` is a
   `TimeoutError`.
-- **Node.js**: the same class names below `LockError`, and `error.code`. `InvalidArgumentError` is a `TypeError`; `instanceof LockError`
+- **Node.js**: the same class names below `LockError`. `error.code` is `ERR_REDLATCH_` and the name in capitals, such as
+  `ERR_REDLATCH_NOT_OWNER`. `InvalidArgumentError` is a `TypeError`; `instanceof LockError`
   counts it. An `UnavailableError` has the error of the system as its `cause`, if there is one.
-- **C**: the number as status, 0 for success; `redlatch_last_error()` has the text.
+- **C**: the number as status, such as `REDLATCH_NOT_OWNER`, 0 for success; `redlatch_last_error()` has the text.
 
 Numbers and names keep their meaning; new kinds may come. *Retryable*: the same call can succeed later.
 
-| number | Rust | Python, Node.js | Node.js `code` | C | retryable |
-|---|---|---|---|---|---|
+| number | Rust | Python, Node.js | retryable |
+|---|---|---|---|
 ";
 
 const RIGHTS: &str = "The commands, keys and channels: [the rights of a user](security.md#the-rights-of-a-user).\n\n";
@@ -317,11 +313,11 @@ const RIGHTS: &str = "The commands, keys and channels: [the rights of a user](se
 fn errors_page() -> String {
     let mut page = ERRORS.to_owned();
     for kind in ErrorKind::ALL {
-        let (name, upper) = (kind.name(), kind.name().to_uppercase());
+        let name = kind.name();
         let retryable = if kind.retryable() { "yes" } else { "no" };
         writeln!(
             page,
-            "| {} | [`{kind:?}`](#{name}) | `{}` | `ERR_REDLATCH_{upper}` | `REDLATCH_{upper}` | {retryable} |",
+            "| {} | [`{kind:?}`](#{name}) | `{}` | {retryable} |",
             kind.number(),
             kind.class_name(),
         )
