@@ -176,6 +176,51 @@ async fn holders_whose_locks_did_not_survive_are_told() {
     assert!(kept.iter().chain(others).all(Guard::is_held));
 }
 
+/// A node that knows only itself has a map of its own slots, whose other nodes serve theirs as ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_knows_only_itself_costs_no_holds() {
+    let cluster = Cluster::start(3, false);
+    let slots = cluster.slots(0);
+    let forget = || {
+        cluster.nodes[0].ask::<()>("CLUSTER RESET SOFT");
+        let (first, last) = (slots.start, slots.end - 1);
+        cluster.nodes[0].ask::<()>(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
+    };
+    // The others tell it of themselves again, after some seconds.
+    let forgets_again = || {
+        let info = cluster.nodes[0].ask::<String>("CLUSTER INFO");
+        if !info.contains("cluster_known_nodes:1\r") {
+            forget();
+        }
+    };
+    let client = client(&cluster.url()).await;
+    let mut holds = Vec::new();
+    // It forgets the others only while it has no keys.
+    let elsewhere = (0..).map(|at| format!("n{at}"));
+    for name in elsewhere
+        .filter(|name| !slots.contains(&cluster.slot(name)))
+        .take(30)
+    {
+        let options = LockOptions::new().watchdog_lease(ms(6000));
+        let lock = client.lock_with(&name, options).unwrap();
+        holds.push(soon("a lock", lock.acquire()).await.unwrap());
+    }
+    for _ in 0..3 {
+        let (connects, renewed) = (client.stats().connects, client.stats().renewed);
+        forget();
+        cluster.nodes[1].ask::<u32>("CLIENT KILL TYPE normal SKIPME yes");
+        eventually("it connects, and renews all twice", || {
+            forgets_again();
+            assert!(holds.iter().all(Guard::is_held), "a hold is lost");
+            client.stats().connects > connects && client.stats().renewed >= renewed + 60
+        })
+        .await;
+    }
+    for guard in holds {
+        soon("a release", guard.release()).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_move_while_their_locks_are_held_and_waited_for() {
     let cluster = Cluster::start(2, false);
