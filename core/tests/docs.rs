@@ -276,7 +276,7 @@ whose time is over, gets the error. A call that was refused so did nothing in Re
 | `CLUSTERDOWN`, `TRYAGAIN` | yes | the cluster recovers, or moves a slot |
 | `max number of clients` | yes, once it had been connected | the error is `unavailable`: raise `maxclients`, or close clients |
 | `OOM` | no | raise `maxmemory`, or remove data; releasing works all the same |
-| `NOSCRIPT` | | never seen: the script is sent again in full |
+
 | `NOAUTH`, `WRONGPASS` | no | the error is `auth` |
 | `NOPERM` | no | the error is `denied` |
 | `WRONGTYPE` | no | the error is `foreign_kind` |
