@@ -96,6 +96,20 @@ def copy(to: Path) -> None:
     (to / "Cargo.toml").write_text(manifest)
 
 
+def keep(folder: Path) -> None:
+    """Gives what our dependencies depend on the versions of the checkout again, which clippy has checked."""
+    told = json.loads(run(["cargo", "metadata", "--no-deps", "--format-version", "1"], folder))
+    direct = {depends["name"] for package in told["packages"] for depends in package["dependencies"]}
+    first, *packages = (ROOT / "Cargo.lock").read_text().split("[[package]]\n")
+    others = [text for text in packages if text.split('"')[1] not in direct]
+    (folder / "Cargo.lock").write_text("[[package]]\n".join([first, *others]))
+    run(
+        ["cargo", "metadata", "-Zdirect-minimal-versions", "--format-version", "1"],
+        folder,
+        RUSTC_BOOTSTRAP="1",
+    )
+
+
 def compiler(oldest: str) -> str | None:
     """The rustc of the oldest Rust, if it is installed."""
     named = os.environ.get("REDLATCH_OLDEST_RUSTC")
@@ -116,8 +130,10 @@ def main() -> int:
     # The option is unstable, and so is for nightly; this makes a stable cargo take it.
     run(["cargo", "generate-lockfile", "-Zdirect-minimal-versions"], folder, RUSTC_BOOTSTRAP="1")
     refuse_newer(folder, oldest, "beside the lowest versions cargo chooses what a newer Rust compiles")
+    keep(folder)
     rustc = compiler(oldest)
-    compiling = {"CARGO_TARGET_DIR": str(TARGET / "lowest")} | ({"RUSTC": rustc} if rustc else {})
+    # Among what clippy has checked: most of it has the same version there, and is not checked again.
+    compiling = {"CARGO_TARGET_DIR": str(TARGET)} | ({"RUSTC": rustc} if rustc else {})
     packages = [word for name in COMPILED for word in ("--package", name)]
     run(["cargo", "check", "--locked", "--quiet", *packages], folder, **compiling)
     used = run([rustc or "rustc", "--version"], ROOT).split()[1]
