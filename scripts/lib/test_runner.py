@@ -16,7 +16,7 @@ from runner import Counts, Phase, Runner
 @pytest.fixture(autouse=True)
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "LOGS", tmp_path)
-    monkeypatch.setattr(runner, "TIMES", tmp_path / "times.json")
+    monkeypatch.setattr(runner, "TIMES", tmp_path / "committed.json")
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,40 @@ def test_a_line_that_has_to_come_comes_once() -> None:
 def test_the_summary_names_twenty_failures_and_counts_the_rest() -> None:
     run = Runner(1, 1)
     names = [f"test {number}" for number in range(25)]
-    run.end("node", Phase("node", []), Counts(failed=25, failures=[*names, names[0]]), 1)
+    run.end("node", "node", Counts(failed=25, failures=[*names, names[0]]), 1)
     assert run.lines == ["FAILED node: 25", *(f"    test {number}" for number in range(20)), "    and 5 more"]
 
 
+def ended(cpu: float, builds: str = "") -> Runner:
+    run = Runner(1, 1, builds)
+    run.end("rust", "rust", Counts(passed=1, cpu=cpu), 1)
+    run.end("new", "new", Counts(passed=1, cpu=cpu), 1)
+    run.end("rust build", run.builds, Counts(cpu=cpu), 1)
+    return run
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("GROWN")]
+
+
 def test_a_phase_that_has_grown_is_told_and_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    runner.TIMES.write_text('{"rust": 100, "node": 100}')
-    run = Runner(1, 1)
-    run.end("rust", Phase("rust", []), Counts(passed=1, cpu=121), 1)
-    run.end("node", Phase("node", []), Counts(passed=1, cpu=119), 1)
-    assert run.summary(1) == 0
-    told = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("GROWN")]
-    assert told == ["GROWN rust"]
+    runner.TIMES.write_text('{"rust": 100, "builds of test": 100}')
+    assert ended(119, "builds of test").summary(1) == 0
+    assert told(capsys) == []
+    assert ended(121).summary(1) == 0
+    assert told(capsys) == ["GROWN rust"]
+    assert ended(121, "builds of test").summary(1) == 0
+    assert told(capsys) == ["GROWN rust", "GROWN builds of test"]
+
+
+def test_the_times_of_the_last_runs_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    ended(100, "builds of test").summary(1)
+    runner.bless()  # there is no file before, and no phase named `new`
+    assert runner.read(runner.TIMES) == {"rust": 100, "builds of test": 100}
+    ended(130, "builds of rest").summary(1)
+    assert told(capsys) == ["GROWN rust"]
+    runner.bless()
+    assert runner.read(runner.TIMES) == {"rust": 130, "builds of test": 100, "builds of rest": 130}
 
 
 def test_continuous_integration_runs_the_tests_and_then_the_rest() -> None:
@@ -144,8 +166,8 @@ class Played(Runner):
         self.step(phase.name)
 
 
-def phase(name: str, *, shares: str = "", alone: bool = False) -> Phase:
-    return Phase(name, [], shares=shares, alone=alone)
+def phase(name: str, *, shares: str = "", alone: bool = False, computes: bool = False) -> Phase:
+    return Phase(name, [], shares=shares, alone=alone, computes=computes)
 
 
 def test_what_cannot_be_built_is_not_played_and_the_rest_is() -> None:
@@ -160,6 +182,22 @@ def test_phases_that_share_files_never_run_beside_each_other() -> None:
     played.all([*(phase(name, shares="files") for name in sorted(shared)), phase("d")])
     assert shared | {"d"} < set(played.begun)
     assert all(len(beside & shared) <= 1 for beside in played.beside)
+
+
+def test_of_what_computes_one_runs_at_a_time_beside_the_phases_that_wait() -> None:
+    played = Played(2)
+    played.may_end["build d"] = threading.Event()
+    played.ends["b"] = played.may_end["build d"]
+    computing = {"c", "e", *(f"build {name}" for name in "abcde")}
+    played.all([phase("a"), phase("b"), phase("c", computes=True), phase("d"), phase("e", computes=True)])
+    assert sorted(played.begun) == sorted({"a", "b", "d"} | computing)
+    assert all(len(beside & computing) <= 1 and len(beside - computing) <= 2 for beside in played.beside)
+
+
+def test_one_job_is_one_step_at_a_time() -> None:
+    played = Played(1)
+    played.all([phase("a"), phase("b", computes=True), phase("c")])
+    assert all(len(beside) == 1 for beside in played.beside)
 
 
 def test_a_phase_that_counts_runs_last_and_alone() -> None:
