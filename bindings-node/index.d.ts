@@ -202,8 +202,8 @@ export interface SemaphoreOptions extends Omit<LockDefaults, 'kind' | 'reentrant
   /** How many permits a semaphore gets, if it has none yet. Default: 0: others set it. */
   limit?: number | null
   /**
-   * Callers of a semaphore that ask so are served in their order, over all programs. Redisson and callers without it can
-   * overtake them. Default: false.
+   * Serve the callers of a semaphore that have this option in their order, over all programs. Redisson and callers
+   * without it can overtake them. Default: false.
    */
   fair?: boolean | null
 }

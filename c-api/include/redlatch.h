@@ -196,8 +196,8 @@ enum {
  *     Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.
  *
  * direct: true or false; default: true
- *     Callers that are alone make their calls themselves, on one more connection, without the client's
- *     thread. Not with TLS or a cluster.
+ *     Make a call on the caller's thread, on one more connection, while no other caller uses the client.
+ *     Not with TLS or a cluster.
  *
  * cluster_pubsub: auto, sharded, classic or both; default: auto
  *     How releases are published in a cluster: by shard where nodes can (auto), always by shard (sharded),
@@ -271,8 +271,8 @@ enum {
  *     How many permits a semaphore gets, if it has none yet.
  *
  * fair: true or false; default: false
- *     Callers of a semaphore that ask so are served in their order, over all programs. Redisson and
- *     callers without it can overtake them. A lock has the kind fair for that.
+ *     Serve the callers of a semaphore that have this option in their order, over all programs. Redisson
+ *     and callers without it can overtake them. A lock has the kind fair for that.
  *
  * The options of an acquisition (wait, lease, token, permits) are parameters in C; token and permits are set by
  * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */

@@ -267,7 +267,7 @@ options! {
         tracking(bool): bool = true, "true", "true or false", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
         direct(bool): bool = true, "true", "true or false", Type::Flag,
-            "Callers that are alone make their calls themselves, on one more connection, without the client's thread. Not with TLS or a cluster.";
+            "Make a call on the caller's thread, on one more connection, while no other caller uses the client. Not with TLS or a cluster.";
         cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", "auto, sharded, classic or both", Type::Choice(&ClusterPubsub::ALL),
             "How releases are published in a cluster: by shard where nodes can (auto), always by shard (sharded), to all nodes (classic), or both ways (both), for mixed fleets.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", "1 to 64 printable ASCII characters without spaces", Type::Word { most: 64 },
@@ -316,7 +316,7 @@ options! {
         limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", count(0, LIMIT_MOST),
             "How many permits a semaphore gets, if it has none yet.";
         fair(bool): bool = false, "false", "true or false", Type::Flag,
-            "Callers of a semaphore that ask so are served in their order, over all programs. Redisson and callers without it can overtake them. A lock has the kind `fair` for that.";
+            "Serve the callers of a semaphore that have this option in their order, over all programs. Redisson and callers without it can overtake them. A lock has the kind `fair` for that.";
     }
 }
 
