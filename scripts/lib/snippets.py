@@ -1,5 +1,5 @@
-"""Runs every program shown in README.md, core/README.md and docs/, each against a server of its own. Words leave only the pages whose
-names contain one of them.
+"""Runs every program shown in README.md, core/README.md and docs/, and those that these pages name in a line of their own, each against a
+server of its own. Words leave only the pages whose names contain one of them.
 
 A fenced block in a language of ours is a whole program and has to end with code 0. The server's address in it,
 redis://127.0.0.1:6379 or the like, is replaced by that of a running one; rediss://redis.example:6380 and /etc/redis/ca.pem by
@@ -35,6 +35,15 @@ FIRST = "docs/start.md"  # its programs are run in two terminals at once, as it 
 WORK = 3.0  # seconds that they work
 RESTART_DELAY = 30.0  # the default of the option
 JNA = "net.java.dev.jna:jna:5.17.0"
+FILES = {
+    ".c": "c",
+    ".go": "go",
+    ".java": "java",
+    ".rb": "ruby",
+    ".php": "php",
+    ".cs": "csharp",
+    ".yml": "yaml",
+}
 NOT_PROGRAMS = {
     "",
     "sh",
@@ -66,6 +75,12 @@ def snippets() -> list[Snippet]:
         for block in re.finditer(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```\s*$", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, block.start()) + 1
             found.append(Snippet(f"{page.relative_to(ROOT)}:{line}", block[2], block[3]))
+        if page.name != "recipes.md":  # its programs want arguments: scripts/lib/examples.py runs them
+            for target in re.findall(r"(?m)^(?:Programs|File): .*\]\((\S+)\)$", text):
+                file = (page.parent / target).resolve()
+                found.append(
+                    Snippet(f"{page.relative_to(ROOT)}: {file.name}", FILES[file.suffix], file.read_text())
+                )
     return found
 
 

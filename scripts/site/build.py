@@ -50,6 +50,7 @@ SHOW_SOME = {"docs/recipes.md"}
 FENCE = re.compile(r"^```(\S*)[^\n]*\n.*?^```[ ]*$", re.MULTILINE | re.DOTALL)
 PROGRAMS = re.compile(r"(?m)^(?:Programs|File): (\[.*\)) *$")
 FILES = {".rs": "rust", ".py": "python", ".mjs": "js", ".c": "c", ".yml": "yaml"}
+FILES |= {".go": "go", ".java": "java", ".rb": "ruby", ".php": "php", ".cs": "csharp"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
