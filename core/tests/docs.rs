@@ -734,6 +734,45 @@ fn the_pages_name_the_oldest_servers_of_the_tests() {
     }
 }
 
+// ---- words ----
+
+/// What people search the site for.
+const SOUGHT: [&str; 17] = [
+    "leader election",
+    "singleton",
+    "cron",
+    "kubernetes",
+    "systemd",
+    "docker",
+    "cache stampede",
+    "rate limit",
+    "runbook",
+    "alert",
+    "grafana",
+    "upgrade",
+    "permission denied",
+    "faq",
+    "elasticache",
+    "sidekiq",
+    "django",
+];
+
+#[test]
+fn a_search_for_a_word_of_users_finds_a_page() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let pages: String = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "md"))
+        .map(|path| std::fs::read_to_string(path).unwrap().to_lowercase())
+        .collect();
+    let missing: Vec<_> = SOUGHT
+        .iter()
+        .filter(|word| !pages.contains(**word))
+        .collect();
+    assert!(missing.is_empty(), "no page has {missing:?}");
+}
+
 // ---- events ----
 
 /// The source files of the library below a folder, without those that only test.
