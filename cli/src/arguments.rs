@@ -95,6 +95,11 @@ pub(crate) enum Command {
     Acl(Acl),
     /// Delete a lock that somebody holds. The holder is told that it is lost.
     Free(Free),
+    /// Show how many permits a semaphore has, or give it so many.
+    ///
+    /// Permits that are taken stay taken. A plain semaphore and a latch are numbers too, and the server
+    /// cannot tell them from a semaphore whose permits are free.
+    Permits(Permits),
     /// Check that the server can be reached. It prints one line, or says why not.
     Ping,
     /// Print a completion script for a shell.
@@ -142,7 +147,8 @@ pub(crate) struct Run {
     #[arg(short = 'x', long, conflicts_with = "shared")]
     pub(crate) exclusive: bool,
     /// Take a permit of the semaphore NAME: at most so many commands run at a time. The first one gives
-    /// the semaphore its number of permits; a number that is there already stays.
+    /// the semaphore its number of permits; a number that is there already stays, until `redlatch
+    /// permits` changes it.
     #[arg(short, long, value_name = "LIMIT", conflicts_with_all = ["shared", "exclusive", "fencing"],
         value_parser = permits)]
     pub(crate) permits: Option<u32>,
@@ -253,6 +259,18 @@ pub(crate) struct Free {
     pub(crate) json: bool,
     /// The name of the lock.
     pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Permits {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The name of the semaphore.
+    pub(crate) name: String,
+    /// So many permits it has from now on, taken ones included.
+    #[arg(value_name = "NUMBER")]
+    pub(crate) number: Option<usize>,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -19,7 +19,7 @@ const DECLINED: u8 = 1;
 pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
     let client = connect::client(server)?;
     let asked_for = client.lock(&arguments.name)?;
-    let mut found = who::look(server, &asked_for)?;
+    let mut found = who::look(server, &client, &asked_for)?;
     refuse_data(&found)?;
     while let Found::Held(asked) = &found
         && !arguments.yes
@@ -29,7 +29,7 @@ pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
             return Ok(DECLINED);
         }
         // The answer is about the holders that were shown.
-        let now = who::look(server, &asked_for)?;
+        let now = who::look(server, &client, &asked_for)?;
         if matches!(&now, Found::Held(now) if now.holders() == asked.holders()) {
             break;
         }
@@ -37,7 +37,7 @@ pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
     }
     let deleted = match &found {
         Found::Held(held) => delete(server, held)?,
-        Found::Number | Found::Nothing => false,
+        Found::Number(_) | Found::Nothing => false,
     };
     client.close().wait()?;
     let name = &arguments.name;
@@ -52,8 +52,8 @@ pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
                 "deleted": deleted,
                 "before": before.as_ref().map(Held::as_json),
             });
-            if matches!(now, Found::Number) {
-                told["number"] = true.into();
+            if let Found::Number(number) = now {
+                told["number"] = number.into();
             }
             told.to_string()
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Holder, Kind, Process};
+use redlatch::{Holder, Kind, Permits, Process};
 use serde_json::{Value, json};
 
 use crate::shown::shown;
@@ -19,6 +19,8 @@ pub(crate) struct Held {
     pub(crate) remaining: Option<Duration>,
     /// How many clients wait, at most; `None` if the server does not tell.
     pub(crate) waiting: Option<u64>,
+    /// All permits of a semaphore and the free ones, if they were asked for.
+    pub(crate) permits: Option<Permits>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +41,10 @@ impl Owner {
         }
     }
 
-    /// The owner and its process, for people.
+    /// The process and the owner, for people.
     pub(crate) fn as_text(&self) -> String {
         match &self.process {
-            Some(process) => format!("{} ({})", shown(&self.name), as_text(process)),
+            Some(process) => format!("{} (owner {})", as_text(process), shown(&self.name)),
             None => shown(&self.name),
         }
     }
@@ -85,6 +87,7 @@ impl Held {
             more: false,
             remaining: holder.remaining,
             waiting: None,
+            permits: None,
         }
     }
 
@@ -107,7 +110,7 @@ impl Held {
         let owners: Vec<String> = self
             .owners
             .iter()
-            .map(|owner| format!("{}{}", owner.as_text(), levels(owner.levels)))
+            .map(|owner| format!("{}{}", owner.as_text(), self.levels(owner.levels)))
             .collect();
         let end = match self.remaining {
             Some(time) => format!("ends in {} unless it is renewed", span(time)),
@@ -120,13 +123,41 @@ impl Held {
         };
         let more = if self.more { " and perhaps others" } else { "" };
         let owners = owners.join(" and ") + more;
+        format!("{} {owners}, {end}{waiting}", self.state())
+    }
+
+    /// The kind of lock where that matters to people, and how it stands.
+    fn state(&self) -> String {
         let name = shown(&self.name);
-        format!("{name} is held by {owners}, {end}{waiting}")
+        match Kind::named(self.kind) {
+            Some(Kind::Read) => format!("the read side of {name} is held by"),
+            Some(Kind::Write) => format!("the write side of {name} is held by"),
+            Some(Kind::Semaphore) => {
+                let permits = match self.permits {
+                    Some(permits) => of_all(permits),
+                    None => {
+                        let taken: u32 = self.owners.iter().map(|owner| owner.levels).sum();
+                        format!("{taken} permits")
+                    }
+                };
+                format!("the semaphore {name} has {permits} taken, by")
+            }
+            _ => format!("{name} is held by"),
+        }
+    }
+
+    /// The levels of an owner, or its permits, unless it has one.
+    fn levels(&self, count: u32) -> String {
+        match (count, self.kind == Kind::Semaphore.name()) {
+            (1, _) => String::new(),
+            (count, true) => format!(", {count} permits"),
+            (count, false) => format!(", {count} levels"),
+        }
     }
 
     pub(crate) fn as_json(&self) -> Value {
         let owners: Vec<Value> = self.owners.iter().map(Owner::as_json).collect();
-        json!({
+        let mut told = json!({
             "name": self.name,
             "held": true,
             "kind": self.kind,
@@ -134,15 +165,22 @@ impl Held {
             "holders": owners,
             "more": self.more,
             "waiting": self.waiting,
-        })
+        });
+        if let Some(permits) = self.permits {
+            told["permits"] = as_json(permits);
+        }
+        told
     }
 }
 
-fn levels(count: u32) -> String {
-    match count {
-        1 => String::new(),
-        count => format!(", {count} levels"),
-    }
+/// How many of how many permits, for people.
+pub(crate) fn of_all(permits: Permits) -> String {
+    let taken = permits.limit - permits.available;
+    format!("{taken} of {} permits", permits.limit)
+}
+
+pub(crate) fn as_json(permits: Permits) -> Value {
+    json!({ "limit": permits.limit, "taken": permits.limit - permits.available })
 }
 
 /// A time for people: tenths of seconds where they matter.

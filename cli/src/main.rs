@@ -10,6 +10,7 @@ mod held;
 mod ls;
 mod metrics;
 mod pattern;
+mod permits;
 mod processes;
 mod prometheus;
 mod reply;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Doctor(command) => doctor::doctor(&arguments.server, command),
         Command::Acl(command) => acl::acl(&arguments.server, command),
         Command::Free(command) => free::free(&arguments.server, command),
+        Command::Permits(command) => permits::permits(&arguments.server, command),
         Command::Ping => ping(&arguments),
         Command::Completions { shell } => {
             let mut text = Vec::new();

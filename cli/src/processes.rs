@@ -75,6 +75,7 @@ mod tests {
             remaining: None,
             more: false,
             waiting: None,
+            permits: None,
         }
     }
 

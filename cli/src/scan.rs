@@ -145,7 +145,7 @@ fn client_of(owner: &str) -> &str {
 pub(crate) enum Found {
     Held(Held),
     /// A plain semaphore, a latch, and a semaphore whose permits are all free look alike.
-    Number,
+    Number(i64),
     Nothing,
 }
 
@@ -158,10 +158,10 @@ pub(crate) fn lock(inspector: &mut Inspector, name: &str) -> Result<Found, Failu
         return Ok(Found::Held(held));
     }
     // The rights of a user without semaphores do not reach the other key.
-    if !has_number(inspector, name)? {
+    let Some(number) = number(inspector, name)? else {
         return Ok(Found::Nothing);
-    }
-    Ok(at(inspector, &taken_key(name))?.map_or(Found::Number, Found::Held))
+    };
+    Ok(at(inspector, &taken_key(name))?.map_or(Found::Number(number), Found::Held))
 }
 
 /// The lock that this key keeps.
@@ -183,17 +183,17 @@ fn at(inspector: &mut Inspector, key: &str) -> Result<Option<Held>, Failure> {
     Ok(held)
 }
 
-/// Whether a number is at this name, as that of the free permits of a semaphore.
-fn has_number(inspector: &mut Inspector, name: &str) -> Result<bool, Failure> {
+/// The number at this name, such as that of the free permits of a semaphore.
+fn number(inspector: &mut Inspector, name: &str) -> Result<Option<i64>, Failure> {
     for node in 0..inspector.nodes().len() {
         // The other nodes of a cluster refuse the key.
         let free = ask_each(inspector, node, vec![name], |name| vec!["GET", name])?;
         let free = free.into_iter().find_map(|(_, reply)| to::<String>(reply?));
-        if free.is_some_and(|free| free.parse::<i64>().is_ok()) {
-            return Ok(true);
+        if let Some(number) = free.and_then(|free| free.parse().ok()) {
+            return Ok(Some(number));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// The key with the taken permits of a semaphore.
@@ -355,6 +355,7 @@ fn semaphore(name: String, now: u64, ids: Vec<(Vec<u8>, f64)>) -> Option<Held> {
         remaining: (ends < 9e14).then(|| Duration::from_millis(ends as u64 - now)),
         more,
         waiting: None,
+        permits: None,
     })
 }
 
@@ -407,6 +408,7 @@ fn held(name: String, remaining: i64, content: Value) -> Option<Held> {
         remaining,
         more: false,
         waiting: None,
+        permits: None,
     })
 }
 

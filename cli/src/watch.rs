@@ -513,6 +513,7 @@ mod tests {
             remaining: None,
             more: false,
             waiting: None,
+            permits: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! `redlatch who`: the holder of a lock.
 
 use redlatch::embed::{Inspector, LockExt};
-use redlatch::{Error, ErrorKind, Kind, Lock};
+use redlatch::{Client, Error, ErrorKind, Kind, Lock};
 use serde_json::json;
 
 use crate::arguments::{Server, Who};
@@ -10,7 +10,7 @@ use crate::held::Held;
 use crate::processes::Processes;
 use crate::scan::Found;
 use crate::shown::shown;
-use crate::{connect, scan, waiters};
+use crate::{connect, permits, scan, waiters};
 
 /// The exit code for a lock that nobody holds.
 const FREE: u8 = 1;
@@ -18,24 +18,26 @@ const FREE: u8 = 1;
 pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
     let client = connect::client(server)?;
     let lock = client.lock(&arguments.name)?;
-    let found = look(server, &lock)?;
+    let found = look(server, &client, &lock)?;
     client.close().wait()?;
     let name = lock.name();
     let text = match (arguments.json, &found) {
         (true, Found::Held(held)) => held.as_json().to_string(),
-        (true, Found::Number) => json!({ "name": name, "held": false, "number": true }).to_string(),
+        (true, Found::Number(number)) => {
+            json!({ "name": name, "held": false, "number": number }).to_string()
+        }
         (true, Found::Nothing) => json!({ "name": name, "held": false }).to_string(),
         (false, found) => as_text(name, found),
     };
     crate::print(format!("{text}\n").as_bytes())?;
     Ok(match found {
         Found::Held(_) => 0,
-        Found::Number | Found::Nothing => FREE,
+        Found::Number(_) | Found::Nothing => FREE,
     })
 }
 
 /// The lock as it is held now, with processes and waiters, or what else its name has.
-pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Found, Failure> {
+pub(crate) fn look(server: &Server, client: &Client, lock: &Lock) -> Result<Found, Failure> {
     let mut inspector = connect::inspector(server)?;
     let found = match inspector.needed() {
         1 => stored(&mut inspector, lock)?,
@@ -47,6 +49,12 @@ pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Found, Failure> {
     };
     Processes::read(&mut inspector)?.fill(&mut held);
     waiters::fill(&mut inspector, std::slice::from_mut(&mut held))?;
+    if held.kind == Kind::Semaphore.name() {
+        held.permits = permits::semaphore(client, lock.name())?
+            .permits()
+            .wait()
+            .ok();
+    }
     Ok(Found::Held(held))
 }
 
@@ -87,10 +95,12 @@ pub(crate) fn holder(lock: &Lock) -> Result<Option<Held>, Error> {
 
 /// One line about a name, for people.
 pub(crate) fn as_text(name: &str, found: &Found) -> String {
-    let state = match found {
-        Found::Held(held) => return held.as_text(),
-        Found::Number => "is a number: the permits of a semaphore, or the count of a latch",
-        Found::Nothing => "is free",
-    };
-    format!("{} {state}", shown(name))
+    let name = shown(name);
+    match found {
+        Found::Held(held) => held.as_text(),
+        Found::Number(number) => format!(
+            "{name} is the number {number}: the count of a latch, or the free permits of a semaphore, plain or with none taken"
+        ),
+        Found::Nothing => format!("{name} is free"),
+    }
 }

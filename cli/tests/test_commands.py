@@ -60,13 +60,13 @@ def test_who_shows_a_free_lock(name: str) -> None:
 def test_a_number_is_no_lock_and_not_called_free(name: str, look: redis.Redis) -> None:
     look.set(name, 5)
     done = run("who", name)
-    words = "is a number: the permits of a semaphore, or the count of a latch"
+    words = "is the number 5: the count of a latch, or the free permits of a semaphore, plain or with none taken"
     assert (done.returncode, done.stdout) == (1, f"{name} {words}\n")
-    assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False, "number": True}
+    assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False, "number": 5}
     done = run("free", "--force", "--yes", name)
     assert (done.returncode, done.stdout) == (0, f"{name} {words}; nothing was changed\n")
     done = run("free", "--force", "--yes", "--json", name)
-    assert json.loads(done.stdout) == {"name": name, "deleted": False, "before": None, "number": True}
+    assert json.loads(done.stdout) == {"name": name, "deleted": False, "before": None, "number": 5}
     assert look.get(name) == "5"
     assert name not in run("ls", name).stdout
 
@@ -83,12 +83,13 @@ def test_who_knows_a_read_write_lock(name: str, look: redis.Redis) -> None:
     look.pexpire(name, 600_000)
     done = run("who", name)
     assert done.returncode == 0, done.stderr
-    assert f"is held by {readers[0]} and {readers[1]}, ends in" in done.stdout
+    assert f"the read side of {name} is held by {readers[0]} and {readers[1]}, ends in" in done.stdout
     assert json.loads(run("who", "--json", name).stdout)["kind"] == "read"
     look.delete(name)
     look.hset(name, mapping={"mode": "write", f"{readers[0]}:write": 2})
     look.pexpire(name, 600_000)
     assert json.loads(run("who", "--json", name).stdout)["kind"] == "write"
+    assert run("who", name).stdout.startswith(f"the write side of {name} is held by {readers[0]}")
     look.delete(name)
     look.hset(name, mapping={"price": 3, "mode": "x"})
     assert run("who", name).returncode == 65

@@ -65,7 +65,7 @@ def test_holders_are_found_in_every_deployment(deployment: Deployment, start: St
         }
         assert (lock["kind"], lock["waiting"]) == ("reentrant", int(lock["name"] == names[0]))
     who = run("who", names[0]).stdout
-    assert f"(sh, cli, process {pids[names[0]]} on " in who
+    assert who.startswith(f"{names[0]} is held by sh, cli, process {pids[names[0]]} on ")
     assert who.endswith("; 1 client waits\n")
     assert waiter.poll() is None
 
@@ -90,7 +90,16 @@ def test_permits_are_taken_in_every_deployment(deployment: Deployment, start: St
     (lock,) = listed("permits:*")
     assert (lock["name"], lock["kind"]) == ("permits:0", "semaphore")
     assert {holder["client"]["pid"] for holder in lock["holders"]} == set(pids)
-    assert json.loads(run("who", "--json", "permits:0").stdout)["holders"] == lock["holders"]
+    told = json.loads(run("who", "--json", "permits:0").stdout)
+    assert (told["holders"], told["permits"]) == (lock["holders"], {"limit": 2, "taken": 2})
+    assert run("permits", "permits:0", "5").stdout == "2 of 5 permits of permits:0 are taken\n"
+    assert run("who", "permits:0").stdout.startswith("the semaphore permits:0 has 2 of 5 permits taken, by sh, ")
+    assert ended(waiter)[0] == 0
+    assert json.loads(run("permits", "--json", "permits:0", "2").stdout) == {
+        "name": "permits:0",
+        "permits": {"limit": 2, "taken": 2},
+    }
+    waiter = start("run", *permits, "permits:0", "true")
     os.kill(pids[0], signal.SIGTERM)
     assert ended(waiter)[0] == 0
 

@@ -156,15 +156,26 @@ def test_a_holder_shows_its_command(name: str, start: Start) -> None:
     for words, shown in ([], "sh"), (["-o", "client_name=backup"], "backup"):
         holder = start("run", *words, name, "/bin/sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
         assert line(holder) == "on"
-        assert f"({shown}, cli, process {holder.pid} on " in run("who", name).stdout
+        assert f"is held by {shown}, cli, process {holder.pid} on " in run("who", name).stdout
         ended(holder)
 
 
-def test_another_number_of_permits_is_told(name: str) -> None:
+def test_another_number_of_permits_is_told(name: str, start: Start) -> None:
     assert run("run", "--permits", "2", name, "true").stderr == ""
     told = run("run", "--permits", "5", name, "true")
     assert told.returncode == 0
-    assert (
-        told.stderr
-        == f"redlatch: the semaphore {name} has 2 permits already; --permits 5 does not change that\n"
+    words = (
+        f"redlatch: the semaphore {name} has 2 permits already, and --permits 5 does not change that; "
+        f"`redlatch permits {name} 5` does\n"
     )
+    assert told.stderr == words
+    holders = [start("run", "--permits", "2", name, "sh", "-c", "echo on; sleep 1000") for _ in range(2)]
+    assert [line(holder) for holder in holders] == ["on", "on"]
+    refused = run("run", "-n", "--permits", "5", name, "true")
+    assert refused.returncode == 75
+    assert refused.stderr.startswith(words)
+    assert f"the semaphore {name} has 2 of 2 permits taken, by sh, cli, process " in refused.stderr
+    waits = start("run", "--permits", "5", name, "true")
+    assert waits.stderr and waits.stderr.readline() == words
+    assert run("permits", name, "5").returncode == 0
+    assert ended(waits)[0] == 0

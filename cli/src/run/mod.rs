@@ -12,6 +12,7 @@ mod signals;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
     let (sender, events) = mpsc::channel();
     signals::report_to(sender.clone())?;
     // It ends when the lock is acquired, or is not.
-    let telling = refusals::tell(server, &client, &lock, arguments.quiet);
+    let telling = refusals::tell(server, &client, &lock, arguments);
     // For `--once-per`: one level is for the command, another for the time.
     let key = ReentryKey::new_task();
     let acquired = acquire(&lock, arguments, key, &sender, &events);
@@ -67,7 +68,7 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
             code: arguments.conflict_exit_code,
             text: match arguments.quiet || arguments.conflict_exit_code == 0 {
                 true => String::new(),
-                false => conflict(server, &lock, arguments, &error),
+                false => conflict(server, &client, &lock, arguments, &error),
             },
         }),
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
@@ -103,7 +104,14 @@ fn settled(server: &Server, arguments: &Run) -> Result<Server, Failure> {
 }
 
 /// Tells why the lock was not acquired, and who holds it now if that can be had.
-fn conflict(server: &Server, lock: &Lock, arguments: &Run, error: &Error) -> String {
+fn conflict(
+    server: &Server,
+    client: &Client,
+    lock: &Lock,
+    arguments: &Run,
+    error: &Error,
+) -> String {
+    tell_permits(lock, arguments.permits);
     let mut text = failure::text(error);
     if let Some(period) = arguments.once_per {
         text = format!(
@@ -111,7 +119,7 @@ fn conflict(server: &Server, lock: &Lock, arguments: &Run, error: &Error) -> Str
             lock.name()
         );
     }
-    match who::look(server, lock) {
+    match who::look(server, client, lock) {
         Ok(Found::Held(held)) => format!("{text}; {}", held.as_text()),
         _ => text,
     }
@@ -270,9 +278,7 @@ fn under_lock(
     sender: Sender<Event>,
     events: &Receiver<Event>,
 ) -> Result<u8, Failure> {
-    if let Some(limit) = arguments.permits {
-        tell_permits(lock, limit);
-    }
+    tell_permits(lock, arguments.permits);
     let (guard, stays) = match arguments.once_per {
         None => (guard, None),
         // This level is renewed, and the other one says when the lock ends after it.
@@ -316,15 +322,19 @@ fn under_lock(
     }
 }
 
-/// The number of a semaphore that is there stays, which may be another one than this command says.
-fn tell_permits(lock: &Lock, limit: u32) {
-    let there = Semaphore::of_lock(lock.clone()).permits().wait();
-    if let Ok(there) = there
+/// The number of a semaphore that is there stays, which may be another one than this command says. It is
+/// told once: while the command waits, or at the end of the wait.
+fn tell_permits(lock: &Lock, limit: Option<u32>) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let Some(limit) = limit else { return };
+    if let Ok(there) = Semaphore::of_lock(lock.clone()).permits().wait()
         && there.limit != i64::from(limit)
+        && !TOLD.swap(true, Ordering::Relaxed)
     {
+        let name = lock.name();
         complain(&format!(
-            "the semaphore {} has {} permits already; --permits {limit} does not change that",
-            lock.name(),
+            "the semaphore {name} has {} permits already, and --permits {limit} does not change that; `redlatch permits {name} \
+             {limit}` does",
             there.limit
         ));
     }

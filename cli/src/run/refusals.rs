@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redlatch::embed::{LockExt, spawn};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, Lock};
 
-use crate::arguments::Server;
+use crate::arguments::{Run, Server};
 use crate::scan::Found;
 use crate::{complain, connect, who};
 
@@ -23,10 +23,11 @@ const LONG: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(1);
 
 /// Tells refusals on standard error for as long as the answer lives, each one once.
-/// `quiet`: not who holds the lock.
-pub(super) fn tell(server: &Server, client: &Client, lock: &Lock, quiet: bool) -> Sender<()> {
+/// `--quiet`: not who holds the lock.
+pub(super) fn tell(server: &Server, client: &Client, lock: &Lock, arguments: &Run) -> Sender<()> {
     let (alive, ended) = mpsc::channel();
-    let (server, lock) = (server.clone(), lock.clone());
+    let (server, client, lock) = (server.clone(), client.clone(), lock.clone());
+    let (quiet, mut permits) = (arguments.quiet, arguments.permits);
     // One side of a read-write lock is free only if nobody has the other.
     let sides = match (lock.kind(), client.rw_lock(lock.name())) {
         (Kind::Read | Kind::Write, Ok(sides)) => vec![sides.read().clone(), sides.write().clone()],
@@ -37,6 +38,7 @@ pub(super) fn tell(server: &Server, client: &Client, lock: &Lock, quiet: bool) -
         let (mut free, mut told, mut pause) = (false, None, PAUSE);
         let (start, mut named) = (Instant::now(), quiet);
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            super::tell_permits(&lock, permits.take());
             let is_free = |side: &Lock| matches!(side.is_locked().wait(), Ok(false));
             let was_free = std::mem::replace(&mut free, sides.iter().all(is_free));
             pause = if free {
@@ -46,7 +48,7 @@ pub(super) fn tell(server: &Server, client: &Client, lock: &Lock, quiet: bool) -
             };
             if !named
                 && start.elapsed() >= LONG
-                && let Ok(Found::Held(held)) = who::look(&server, &lock)
+                && let Ok(Found::Held(held)) = who::look(&server, &client, &lock)
                 && ended.try_recv() == Err(TryRecvError::Empty)
             {
                 complain(&format!("still waiting: {}", held.as_text()));
