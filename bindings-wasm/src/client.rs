@@ -5,9 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch_proto::engine::{
-    Config, Done, Engine, Input, LevelId, Output, Part, Request, RequestId, Terms,
-};
+use redlatch_proto::engine::{Config, Done, Engine, Input, LevelId, Output, Request, RequestId};
 use redlatch_proto::error::{Error, Result, Thing};
 use redlatch_proto::event::{Counters, Event, Level, Ring};
 use redlatch_proto::hold::HoldCell;
@@ -18,12 +16,13 @@ use redlatch_proto::outbox::calls::OutgoingCall;
 use redlatch_proto::quorum::{self, Members};
 use redlatch_proto::tuning;
 use redlatch_proto::url::{At, Host, Place, Topology};
-use redlatch_proto::wire::{Kind, Name, Process, names};
+use redlatch_proto::wire::{Name, Process, names};
 
 use crate::attempt::Manner;
 use crate::io::{Arrival, ConnId, Io};
 use crate::link::Link;
 use crate::net::Net;
+use crate::options::requests::LockRequests;
 use crate::options::{ClientOptions, LockOptions, Protocol};
 
 /// A call and its answer.
@@ -197,34 +196,22 @@ impl Client {
         }
     }
 
-    /// Refuses a token where it would stand for one key of several.
-    pub(crate) fn refuse_token(&self) -> Result<()> {
-        match self.quorum {
-            None => Ok(()),
-            Some(_) => Err(quorum::takes_no_token()),
-        }
+    /// The servers of its quorum, and their `restart_delay`.
+    pub(crate) fn quorum_rules(&self) -> Option<(&Members, Duration)> {
+        Some((self.quorum.as_ref()?, self.options.restart_delay))
     }
 
-    /// Refuses a lease that a server of a quorum may have forgotten when it has a vote again.
-    pub(crate) fn check_lease(&self, lease: Duration) -> Result<()> {
-        match self.quorum {
-            None => Ok(()),
-            Some(_) => quorum::check_lease(lease, self.options.restart_delay),
+    /// A lock of this client, as its requests name it.
+    pub(crate) fn requests<'a>(
+        &'a self,
+        name: &'a Name,
+        options: &'a LockOptions,
+    ) -> LockRequests<'a> {
+        LockRequests {
+            name,
+            options,
+            quorum: self.quorum_rules(),
         }
-    }
-
-    /// How the holds of a lock are found: a lock of a quorum has one of its own kind on each server.
-    pub(crate) fn wire_kind(&self, options: &LockOptions) -> Kind {
-        match self.quorum {
-            None => options.wire_kind(),
-            Some(_) => Kind::Quorum,
-        }
-    }
-
-    /// The locks that a lock of a quorum is made of, and how many of them make it held.
-    pub(crate) fn needed_parts(&self, name: &Name, terms: Terms) -> Option<(Arc<[Part]>, usize)> {
-        let servers = self.quorum.as_ref()?;
-        Some(servers.parts(name, terms))
     }
 
     /// The part of its owners' names that is the client's.

@@ -7,17 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch_proto::connecting::TlsFault;
-use redlatch_proto::engine::{
-    Done, Input, LevelId, Part, Request, RequestId, Target, Terms, in_order,
-};
+use redlatch_proto::engine::{Done, Input, LevelId, Request, RequestId, Target, Terms, in_order};
 use redlatch_proto::error::{Error, ErrorKind, LostReason, Result};
 use redlatch_proto::event::Event;
 use redlatch_proto::hold::{HoldCell, Listener, LossListener};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::maps::Map;
 use redlatch_proto::moment::Moment;
+use redlatch_proto::quorum;
 use redlatch_proto::url;
-use redlatch_proto::wire::{Change, Counter, Form, Inspection, Name, names};
+use redlatch_proto::wire::{Change, Counter, Inspection, Name, names};
 
 use crate::bytes::{Arguments, Records, change, counter, record, value};
 use crate::client::{Answer, Client, Program, Question, lock_name};
@@ -520,58 +519,21 @@ impl Module {
         let name = given.text()?;
         let acquire = adopt(self.acquire_options(&mut given)?.key(key));
         let (client, options, name) = self.lock(family, name)?;
-        let (wait, terms) = (acquire.wait, options.terms(&acquire));
-        let known = self.client(client)?;
-        // The token comes first: the next check advises the kind simple, and the lock of a quorum takes no
-        // token of any kind.
-        let checked = match acquire.token {
-            Some(_) => known.refuse_token(),
-            None => Ok(()),
-        };
-        let checked = checked
-            .and_then(|()| acquire.validate_for(&options))
-            .and_then(|()| known.check_lease(terms.lease.duration()));
-        if let Err(error) = checked {
-            self.fail(id, error.on(&name).of(options.kind.thing()));
-            return Ok(());
-        }
         let multi = self.families.get(&family).and_then(|own| own.multi.clone());
-        let part = |(name, options): &(Name, Rc<LockOptions>)| Part {
-            name: name.clone(),
-            terms: options.terms(&acquire),
-        };
-        let needed_parts = match multi {
-            Some(multi) => Some((multi.parts.iter().map(part).collect(), multi.parts.len())),
-            None => known.needed_parts(&name, terms),
-        };
-        let terms = Terms {
-            kind: known.wire_kind(&options),
-            ..terms
-        };
-        let request = match needed_parts {
-            None => match acquire.token {
-                Some(token) if acquire.adopts => Request::Adopt {
-                    name,
-                    key,
-                    terms,
-                    token,
-                },
-                token => Request::Acquire {
-                    name,
-                    key,
-                    wait,
-                    terms,
-                    token,
-                },
-            },
-            Some((parts, needed)) => Request::AcquireAll {
-                name,
-                parts,
-                needed,
-                key,
-                wait,
-                terms,
-            },
+        let multi = multi.as_ref().map(|multi| {
+            let parts = multi.parts.iter();
+            parts.map(|(name, options)| (name, &**options)).collect()
+        });
+        let asked = self
+            .client(client)?
+            .requests(&name, &options)
+            .acquire(acquire, multi);
+        let request = match asked {
+            Ok(request) => request,
+            Err(error) => {
+                self.fail(id, error);
+                return Ok(());
+            }
         };
         self.ask(now, id, client, request, None);
         Ok(())
@@ -630,7 +592,7 @@ impl Module {
             key,
             wait: acquire.wait,
             terms: Terms {
-                kind: self.client(client)?.wire_kind(&options),
+                kind: self.client(client)?.requests(&cell.name, &options).kind(),
                 ..options.terms(&acquire)
             },
             token: None,
@@ -647,9 +609,10 @@ impl Module {
         mut given: Arguments<'_>,
     ) -> Result<()> {
         let (client, options, name) = self.lock(family, given.text()?)?;
+        let kind = self.client(client)?.requests(&name, &options).kind();
         let request = Request::Inspect {
             name,
-            kind: self.client(client)?.wire_kind(&options),
+            kind,
             what: match given.byte()? {
                 0 => Inspection::Owners,
                 1 => Inspection::Holders,
@@ -668,7 +631,7 @@ impl Module {
         mut given: Arguments<'_>,
     ) -> Result<()> {
         let (client, options, name) = self.lock(family, given.text()?)?;
-        let kind = self.client(client)?.wire_kind(&options);
+        let kind = self.client(client)?.requests(&name, &options).kind();
         self.ask(now, id, client, Request::Force { name, kind }, None);
         Ok(())
     }
@@ -705,20 +668,15 @@ impl Module {
             false => Some(read_duration("lease", given.value()?)?),
         };
         let (client, options, name) = self.lock(family, name)?;
-        let kind = options.kind;
-        let acquire = AcquireOptions::new().token(token);
-        let checked = lease
-            .map_or(Ok(()), check_lease)
-            .and_then(|()| self.client(client)?.refuse_token())
-            .and_then(|()| acquire.validate_for(&options));
-        if let Err(error) = checked {
-            self.fail(id, error.on(&name).of(kind.thing()));
-            return Ok(());
-        }
-        let form = Form {
-            kind,
-            token: Some(token.into()),
-            ..Form::default()
+        let requests = self.client(client)?.requests(&name, &options);
+        let checked = lease.map_or(Ok(()), check_lease);
+        let checked = checked.map_err(|error| requests.blamed(error));
+        let form = match checked.and_then(|()| requests.form(token)) {
+            Ok(form) => form,
+            Err(error) => {
+                self.fail(id, error);
+                return Ok(());
+            }
         };
         let request = match lease {
             Some(lease) => Request::ExtendToken { name, form, lease },
@@ -888,7 +846,10 @@ impl Module {
             level,
         } = self.holds.get(&hold).ok_or_else(released)?;
         let (client, cell, level) = (*client, cell.clone(), *level);
-        let checked = check_lease(lease).and_then(|()| self.client(client)?.check_lease(lease));
+        let checked = check_lease(lease).and_then(|()| {
+            let rules = self.client(client)?.quorum_rules();
+            quorum::check_lease(lease, rules.map_or(Duration::ZERO, |(_, delay)| delay))
+        });
         if let Err(error) = checked {
             self.fail(id, cell.named(error));
             return Ok(());

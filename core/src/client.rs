@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use redlatch_proto::key::OwnerKey;
-use redlatch_proto::quorum;
+use redlatch_proto::quorum::{self, Members};
 
 use crate::completion_queue::Outcome;
 use crate::credentials::{Credentials, Provider};
@@ -821,12 +821,9 @@ impl ClientInner {
         others.clone()
     }
 
-    /// Refuses a lease that a server of a quorum may have forgotten when it has a vote again.
-    pub(crate) fn check_lease(&self, lease: Duration) -> Result<()> {
-        match self.quorum {
-            None => Ok(()),
-            Some(_) => quorum::check_lease(lease, self.options.restart_delay),
-        }
+    /// The servers of its quorum, and their `restart_delay`.
+    pub(crate) fn quorum_rules(&self) -> Option<(&Members, Duration)> {
+        Some((self.quorum.as_ref()?, self.options.restart_delay))
     }
 
     /// Refuses what only a client of one set of data has.

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use crate::client::{ClientInner, Running};
 use crate::clock;
 use crate::completion_queue::Outcome;
-use crate::engine::{Part, Request, Target, Terms, in_order};
+use crate::engine::{Request, Target, in_order};
 use crate::error::{Error, ErrorKind, LostReason, Result, Thing};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::log;
 use crate::loss::{self, Watcher};
 use crate::operation::Operation;
+use crate::options::requests::LockRequests;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
 use crate::owner::ReentryKey;
 use crate::wire::{Form, Holder, Inspection, Kind, Name, Permits, names};
-use redlatch_proto::quorum;
 
 /// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
@@ -236,28 +236,20 @@ impl Lock {
 
     /// The error with the name of this lock or semaphore.
     pub(crate) fn blamed(&self, error: Error) -> Error {
-        error.on(&self.name).of(self.wire_kind().thing())
+        self.requests().blamed(error)
     }
 
-    /// How its hold is found: a lock of a quorum has one of its own kind on each server.
+    /// How its hold is found.
     fn wire_kind(&self) -> Kind {
-        match self.client.quorum {
-            Some(_) => Kind::Quorum,
-            None => self.options.wire_kind(),
-        }
+        self.requests().kind()
     }
 
-    /// The locks that it is made of, and how many of them make it held.
-    fn needed_parts(&self, options: &AcquireOptions) -> Option<(Arc<[Part]>, usize)> {
-        if let Some(servers) = &self.client.quorum {
-            return Some(servers.parts(&self.name, self.options.terms(options)));
+    fn requests(&self) -> LockRequests<'_> {
+        LockRequests {
+            name: &self.name,
+            options: &self.options,
+            quorum: self.client.quorum_rules(),
         }
-        let parts = self.parts.as_ref()?;
-        let part = |lock: &Lock| Part {
-            name: lock.name.clone(),
-            terms: lock.options.terms(options),
-        };
-        Some((parts.iter().map(part).collect(), parts.len()))
     }
 
     pub(crate) fn acquire_as<T: 'static>(
@@ -265,49 +257,13 @@ impl Lock {
         options: AcquireOptions,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        // This check comes first: the next one advises the kind simple, and the lock of a quorum takes no
-        // token of any kind.
-        if options.token.is_some()
-            && let Err(error) = self.refuse_token()
-        {
-            return Operation::failed(error);
-        }
-        if let Err(error) = options.validate_for(&self.options) {
-            return Operation::failed(self.blamed(error));
-        }
-        let lease = self.options.terms(&options).lease.duration();
-        if let Err(error) = self.client.check_lease(lease) {
-            return Operation::failed(self.blamed(error));
-        }
-        let (name, key, wait) = (self.name.clone(), options.key.into(), options.wait);
-        let terms = Terms {
-            kind: self.wire_kind(),
-            ..self.options.terms(&options)
-        };
-        let request = match self.needed_parts(&options) {
-            None => match options.token {
-                Some(token) if options.adopts => Request::Adopt {
-                    name,
-                    key,
-                    terms,
-                    token,
-                },
-                token => Request::Acquire {
-                    name,
-                    key,
-                    wait,
-                    terms,
-                    token,
-                },
-            },
-            Some((parts, needed)) => Request::AcquireAll {
-                name,
-                parts,
-                needed,
-                key,
-                wait,
-                terms,
-            },
+        let multi = self.parts.as_deref().map(|parts| {
+            let parts = parts.iter();
+            parts.map(|lock| (&lock.name, &*lock.options)).collect()
+        });
+        let request = match self.requests().acquire(options, multi) {
+            Ok(request) => request,
+            Err(error) => return Operation::failed(error),
         };
         self.ask(request, finish)
             .in_span(log::acquisition(&self.name))
@@ -356,7 +312,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn extend_by(&self, key: ReentryKey, lease: Duration) -> Operation<()> {
-        match check_lease(lease).and_then(|()| self.client.check_lease(lease)) {
+        match check_lease(lease).and_then(|()| self.requests().check_lease(lease)) {
             Ok(()) => self.ask(
                 Request::Extend {
                     target: self.target(key),
@@ -513,26 +469,9 @@ impl Lock {
         }
     }
 
-    /// Refuses a token where it would stand for one key of several.
-    fn refuse_token(&self) -> Result<()> {
-        if self.wire_kind() != Kind::Quorum {
-            return Ok(());
-        }
-        Err(self.blamed(quorum::takes_no_token()))
-    }
-
     /// The form in Redis of a hold with this token.
     pub(crate) fn form(&self, token: &str) -> Result<Form> {
-        self.refuse_token()?;
-        AcquireOptions::new()
-            .token(token)
-            .validate_for(&self.options)
-            .map_err(|error| self.blamed(error))?;
-        Ok(Form {
-            kind: self.options.kind,
-            token: Some(token.into()),
-            ..Form::default()
-        })
+        self.requests().form(token)
     }
 
     fn target(&self, key: ReentryKey) -> Target {

@@ -4,7 +4,10 @@
 //! objects and C's options by name end in `set`. `docs/options.md` is generated from
 //! [`all_options`].
 
-#[path = "options/value.rs"] // for bindings-wasm, which compiles this file as well
+// The paths are for bindings-wasm, which compiles this file as well.
+#[path = "options/requests.rs"]
+pub(crate) mod requests;
+#[path = "options/value.rs"]
 mod value;
 
 use std::sync::Arc;
