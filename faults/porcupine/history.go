@@ -122,7 +122,8 @@ func (h *history) operations(r rules) (ops []porcupine.Operation) {
 		ends := max(hold.sure, hold.called+r.reliedOn, hold.until)
 		lost, known := hold.lostAt()
 		if !known || ends <= lost {
-			add(call{kind: expire, hold: number}, ends, ends)
+			// A caller may have waited for longer than that before the server granted it.
+			add(call{kind: expire, hold: number}, ends, max(ends, hold.answered))
 		}
 		last, over := max(hold.freed, hold.done), call{kind: finish, hold: number, most: 1}
 		if !known || ends <= lost {

@@ -84,6 +84,10 @@ func TestHistoriesThatAreRight(t *testing.T) {
 		"a killed process may have been told more than it wrote": {holds: []hold{
 			with(lost(100, 200, 1), func(h *hold) { h.lost, h.watched = nil, false }),
 		}},
+		"a wait of more than a lease, then a grant whose answer comes late": {holds: []hold{
+			held(100, 250, 1),
+			with(lost(300, 0, 2), func(h *hold) { h.called, h.lost, h.freed, h.done = 90, []int64{301}, 302, 303 }),
+		}},
 		"a lease that is over before its acquisition is answered": {holds: []hold{
 			with(lost(260, 0, 1), func(h *hold) { h.called, h.lost, h.freed, h.done = 100, []int64{261}, 262, 263 }),
 			held(205, 230, 2),
