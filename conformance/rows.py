@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from drivers import Side
 from kinds import FOREIGN, LockKind, expand
 
+# A row whose steps pause for so long together takes next to nothing of the machine.
+STILL_MS = 3000
+
 
 @dataclass
 class Row:
@@ -29,6 +32,9 @@ class Row:
     def prefix(self) -> str:
         """The prefix that a kind of this row sets before the name, so that all actors mean the same key."""
         return max((kind.prefix for kind in self.kinds.values()), key=len)
+
+    def stands_still(self) -> bool:
+        return sum(step.get("pause_ms", 0) for step in self.scenario["steps"]) >= STILL_MS
 
 
 def rows(table: list[dict], sides: list[Side], topology: str, long: bool) -> list[Row]:

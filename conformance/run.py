@@ -872,7 +872,7 @@ def main() -> int:
     parser.add_argument("--topology", choices=("single", "sentinel", "cluster"), default="single")
     parser.add_argument("--only", nargs="*", default=[], help="words that a row's title must contain")
     parser.add_argument("--drivers", nargs="*", default=[], help="names of drivers; all by default")
-    parser.add_argument("--jobs", type=int, default=16)
+    parser.add_argument("--jobs", type=int, default=16, help="rows at a time, beside those that stand still")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--brief", action="store_true", help="a few rows of each scenario, ours and the newest Redisson"
@@ -907,8 +907,13 @@ def main() -> int:
                 with shown:
                     print(f"FAILED {row.title}: {row.failure}", *row.trace, sep="\n  ", flush=True)
 
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(play, enumerate(chosen)))
+        # Rows that stand still for seconds are played beside the others, which keep the machine busy.
+        with ThreadPoolExecutor(args.jobs) as busy, ThreadPoolExecutor(2 * args.jobs) as still:
+            pools = [still if row.stands_still() else busy for row in chosen]
+            for played in [
+                pool.submit(play, each) for pool, each in zip(pools, enumerate(chosen), strict=True)
+            ]:
+                played.result()
         failed = sum(1 for row in chosen if row.failure)
         checks = sum(row.checks for row in chosen)
         scenarios = len({row.scenario["name"] for row in chosen})
