@@ -7,9 +7,13 @@ import queue
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+
+# The seconds that a server has for a try that does not wait.
+TRY = 1.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Driver:
     def __init__(self, command: tuple[str, ...]) -> None:
         self.ids = itertools.count(1)
         self.futures: dict[int, Future[dict]] = {}
+        self.tries: dict[int, tuple[float, str]] = {}  # when each was asked, and its line
         self.lock = threading.Lock()
         self.process = begin(command)
         self.outgoing: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -62,7 +67,14 @@ class Driver:
         for line in self.process.stdout or ():
             reply = json.loads(line)
             with self.lock:
-                future = self.futures.pop(int(reply["id"]), None)
+                number = int(reply["id"])
+                future = self.futures.pop(number, None)
+                asked, again = self.tries.pop(number, (0.0, ""))
+                # The machine stood still for longer than a try has: that says nothing of the lock, so it is asked once more.
+                if again and reply["status"] == "unavailable" and time.monotonic() - asked >= TRY and future:
+                    self.futures[number] = future
+                    self.outgoing.put(again)
+                    continue
             if future is not None:
                 future.set_result(reply)
         with self.lock:
@@ -82,9 +94,12 @@ class Driver:
 
     def ask(self, **request: object) -> tuple[int, Future[dict]]:
         number, future = next(self.ids), Future[dict]()
+        line = json.dumps({"id": number, **request}, ensure_ascii=False) + "\n"
         with self.lock:
             self.futures[number] = future
-        self.outgoing.put(json.dumps({"id": number, **request}, ensure_ascii=False) + "\n")
+            if request.get("wait_ms") == 0:
+                self.tries[number] = time.monotonic(), line
+        self.outgoing.put(line)
         return number, future
 
     def signal(self, name: str) -> None:
