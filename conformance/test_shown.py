@@ -5,6 +5,7 @@ With REDLATCH_BLESS=1 the picture of `redlatch watch` in the README is taken ane
 
 import fcntl
 import html
+import itertools
 import json
 import os
 import pty
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 import build  # noqa: E402
-from drivers import Driver, Side  # noqa: E402
+from drivers import Driver  # noqa: E402
 from server import Cluster, Deployment, Sentinels, Server  # noqa: E402
 
 LIMIT = 120.0  # seconds that a JVM may need to start on a busy machine
 PICTURE = ROOT / "docs" / "watch.svg"
 COLUMNS, ROWS = 220, 10
 LANGUAGES = {"rust": "rust", "python": "python", "asyncio": "python", "node": "node", "c": "c"}
-OPTIONS: dict[str, Any] = {"watchdog_ms": 30000, "fencing": False, "cluster_pubsub": "auto", "role": "a"}
+OPTIONS: dict[str, Any] = {"watchdog_ms": 30000, "fencing": False, "cluster_pubsub": "auto", "private": True}
 # Kinds of locks: the options of a client, the words of an acquisition, and what the command line calls it.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "reentrant": ({}, {}, "reentrant"),
@@ -45,13 +46,17 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "read": ({}, {"side": "read"}, "read"),
     "permit": ({"kind": "semaphore"}, {"limit": 16}, "semaphore"),
 }
+CLIENTS = itertools.count()
 # All programs hold one and the same of these.
 SHARED = ("read", "permit")
 
 
 @pytest.fixture(scope="module")
-def sides() -> list[Side]:
-    return [*(make() for make in build.ours().values()), build.redisson(build.REDISSONS[-1])]
+def programs() -> Iterator[dict[str, Driver]]:
+    """A running program of each language, and of Redisson."""
+    sides = [*(make() for make in build.ours().values()), build.redisson(build.REDISSONS[-1])]
+    with ExitStack() as stack:
+        yield {side.name: stack.enter_context(closing(Driver(side.command))) for side in sides}
 
 
 @pytest.fixture(params=[Server, Sentinels, Cluster], ids=["server", "sentinel", "cluster"])
@@ -60,9 +65,25 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
         yield deployment
 
 
-def asked(driver: Driver, **request: Any) -> None:
-    reply = driver.ask(client="c", **request)[1].result(LIMIT)
-    assert reply["status"] == "ok", reply
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def ask(programs: dict[str, Driver]) -> Iterator[Callable[..., None]]:
+    """Asks a program about its client, which ends with the test."""
+    client = f"c{next(CLIENTS)}"
+
+    def asked(name: str, answer: str = "ok", **request: Any) -> None:
+        future = programs[name].ask(client=client, **request)[1]
+        if answer:
+            assert (reply := future.result(LIMIT))["status"] == answer, reply
+
+    yield asked
+    for name in programs:
+        asked(name, op="close")
 
 
 def program(deployment: Deployment, *words: str) -> list[str]:
@@ -75,32 +96,32 @@ def shown(deployment: Deployment, *words: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_holders_of_all_languages_are_shown(deployment: Deployment, sides: list[Side], kind: str) -> None:
+def test_holders_of_all_languages_are_shown(
+    deployment: Deployment, programs: dict[str, Driver], ask: Callable[..., None], kind: str
+) -> None:
     options, words, called = KINDS[kind]
-    with ExitStack() as stack:
-        programs = {side.name: stack.enter_context(closing(Driver(side.command))) for side in sides}
-        names = {name: "shown:all" if kind in SHARED else f"shown:{name}" for name in programs}
-        for name, driver in programs.items():
-            asked(driver, op="open", url=deployment.url, **OPTIONS, **options)
-            asked(driver, op="acquire", lock=names[name], wait_ms=0, **{"as": "one"}, **words)
-        listed = {lock["name"]: lock for lock in json.loads(shown(deployment, "ls", "--json"))}
-        assert listed.keys() == set(names.values())
-        assert {lock["kind"] for lock in listed.values()} == {called}
-        holders = [holder for lock in listed.values() for holder in lock["holders"]]
-        assert [holder["levels"] for holder in holders] == [1] * len(programs)
-        # Redisson names no process.
-        assert [holder["client"] for holder in holders].count(None) == len(programs.keys() - LANGUAGES.keys())
-        for name, driver in programs.items():
-            lock = listed[names[name]]
-            text = shown(deployment, "who", lock["name"])
-            assert lock["holders"][0]["owner"] in text
-            if name not in LANGUAGES:
-                continue
-            pid, host = driver.process.pid, socket.gethostname()
-            client = {"language": LANGUAGES[name], "pid": pid, "host": host}
-            told = [holder["client"] or {} for holder in lock["holders"]]
-            assert any(client.items() <= each.items() for each in told), lock
-            assert f", {LANGUAGES[name]}, process {pid} on {host} (owner " in text
+    names = {name: "shown:all" if kind in SHARED else f"shown:{name}" for name in programs}
+    for name in programs:
+        ask(name, op="open", url=deployment.url, **OPTIONS, **options)
+        ask(name, op="acquire", lock=names[name], wait_ms=0, **{"as": "one"}, **words)
+    listed = {lock["name"]: lock for lock in json.loads(shown(deployment, "ls", "--json"))}
+    assert listed.keys() == set(names.values())
+    assert {lock["kind"] for lock in listed.values()} == {called}
+    holders = [holder for lock in listed.values() for holder in lock["holders"]]
+    assert [holder["levels"] for holder in holders] == [1] * len(programs)
+    # Redisson names no process.
+    assert [holder["client"] for holder in holders].count(None) == len(programs.keys() - LANGUAGES.keys())
+    for name, driver in programs.items():
+        lock = listed[names[name]]
+        text = shown(deployment, "who", lock["name"])
+        assert lock["holders"][0]["owner"] in text
+        if name not in LANGUAGES:
+            continue
+        pid, host = driver.process.pid, socket.gethostname()
+        client = {"language": LANGUAGES[name], "pid": pid, "host": host}
+        told = [holder["client"] or {} for holder in lock["holders"]]
+        assert any(client.items() <= each.items() for each in told), lock
+        assert f", {LANGUAGES[name]}, process {pid} on {host} (owner " in text
 
 
 def screen(command: list[str], *patterns: str) -> list[str]:
@@ -148,7 +169,9 @@ def alike(line: str) -> str:
     return re.sub(r"\d+", "0", re.sub(r" +", " ", re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", line)))
 
 
-def test_the_readme_shows_what_watch_shows(sides: list[Side]) -> None:
+def test_the_readme_shows_what_watch_shows(
+    server: Server, programs: dict[str, Driver], ask: Callable[..., None]
+) -> None:
     held = {
         "python": "orders:42",
         "node": "orders:43",
@@ -156,16 +179,14 @@ def test_the_readme_shows_what_watch_shows(sides: list[Side]) -> None:
         "c": "stock:7",
         "redisson-4.7.0": "invoices",
     }
-    with Server() as deployment, ExitStack() as stack:
-        drivers = {side.name: stack.enter_context(closing(Driver(side.command))) for side in sides}
-        for name, driver in drivers.items():
-            asked(driver, op="open", url=deployment.url, **OPTIONS)
-            if name in held:
-                asked(driver, op="acquire", lock=held[name], wait_ms=0, **{"as": "one"})
-        drivers["asyncio"].ask(client="c", op="acquire", lock="orders:42", wait_ms=60000, **{"as": "two"})
-        lines = screen(
-            program(deployment, "watch"), *held.values(), "5 held", r" s  +1  ", r"seen in ([3-9]|\d\d+) s"
-        )
+    for name in programs:
+        ask(name, op="open", url=server.url, **OPTIONS)
+        if name in held:
+            ask(name, op="acquire", lock=held[name], wait_ms=0, **{"as": "one"})
+    ask("asyncio", "", op="acquire", lock="orders:42", wait_ms=60000, **{"as": "two"})
+    lines = screen(
+        program(server, "watch"), *held.values(), "5 held", r" s  +1  ", r"seen in ([3-9]|\d\d+) s"
+    )
     # The picture is the same on every machine.
     lines = [line.replace(f" on {socket.gethostname()})", " on web-1)") for line in lines]
     if os.environ.get("REDLATCH_BLESS"):
