@@ -55,6 +55,44 @@ def test_a_hold_survives_a_gil_that_is_held_for_longer_than_its_lease(
         assert acquired > float(program.result())
 
 
+# ---- limits ----
+
+WITHOUT_THREADS = """
+    import asyncio, os, resource, sys
+    import redlatch, redlatch.aio
+
+    def refused(error):
+        assert isinstance(error, redlatch.UnavailableError), repr(error)
+        assert error.retryable and "raise the limits of the process" in str(error), error
+
+    async def tries():
+        async with redlatch.aio.Client() as client:
+            try:
+                await client.lock(sys.argv[1]).acquire()
+            except BaseException as error:
+                refused(error)
+
+    # The limit does not bind root, and counts all threads of a user.
+    if os.getuid() == 0:
+        os.setuid(64_000 + os.getpid() % 1_000)
+    before, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, most))
+    client = redlatch.Client()
+    try:
+        client.lock(sys.argv[1]).acquire()
+    except BaseException as error:
+        refused(error)
+    asyncio.run(tries())
+    resource.setrlimit(resource.RLIMIT_NPROC, (before, most))
+    with client.lock(sys.argv[1]):
+        print("held")
+"""
+
+
+def test_a_moment_without_threads_is_an_outage(name: str) -> None:
+    assert run(WITHOUT_THREADS, name) == "held\n"
+
+
 # ---- Ctrl-C ----
 
 WAIT = """

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from redlatch import _green, _redlatch
-from redlatch.exceptions import LockLostError
+from redlatch.exceptions import LockLostError, UnavailableError
 
 OnLost = Callable[[LockLostError], object]
 
@@ -196,7 +196,11 @@ class Dispatcher:
             _finish_in_multiprocessing_child()
             _finish_in_celery_child()
             # Not threading.Thread, which under gevent and eventlet makes a greenlet.
-            _green.original("_thread", "start_new_thread")(self._run, (queue,))
+            try:
+                _green.original("_thread", "start_new_thread")(self._run, (queue,))
+            except RuntimeError as error:
+                text = f"cannot start a thread: {error}; raise the limits of the process (ulimit -u), or use less of them"
+                raise UnavailableError(text) from error
             # Last: without its thread nobody would ever be told.
             self._queue = queue
         return self._queue
