@@ -66,7 +66,7 @@ mod _redlatch {
     #[pymodule_export]
     use crate::testing::MemoryServer;
     #[pymodule_export]
-    use crate::values::{error_kinds, lost_reasons, options, seconds};
+    use crate::values::{error_kinds, keep_errors, lost_reasons, options, seconds};
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {

@@ -226,6 +226,14 @@ pub(crate) fn error_kinds() -> Vec<(u8, &'static str, bool, &'static str)> {
     ErrorKind::ALL.iter().map(row).collect()
 }
 
+/// Keeps the first classes that it is given, and gives them to each further import of the package.
+#[pyfunction]
+pub(crate) fn keep_errors<'py>(classes: &Bound<'py, PyDict>) -> Bound<'py, PyDict> {
+    static FIRST: Kept<Py<PyDict>> = Kept::new();
+    let (py, made) = (classes.py(), || classes.clone().unbind());
+    FIRST.get_or_init(py, made).bind(py).clone()
+}
+
 /// Every reason for a loss: number, name, meaning.
 #[pyfunction]
 pub(crate) fn lost_reasons() -> Vec<(u8, &'static str, &'static str)> {

@@ -768,6 +768,35 @@ def test_an_import_starts_nothing() -> None:
     )
 
 
+def test_a_module_that_is_imported_again_works(name: str) -> None:
+    """`patch.dict` on `sys.modules` takes out what was imported meanwhile."""
+    program = """
+        import asyncio, sys
+        from unittest.mock import patch
+
+        with patch.dict("sys.modules"):
+            import redlatch as first
+        import redlatch, redlatch.aio
+
+        async def waits():
+            async with redlatch.aio.Client() as client, client.lock(sys.argv[1]):
+                pass
+
+        assert redlatch is not first
+        asyncio.run(waits())
+        for module in (first, redlatch):
+            with module.Client() as client:
+                with client.lock(sys.argv[1]):
+                    pass
+                for errors in (first, redlatch):
+                    try:
+                        client.lock(sys.argv[1]).release()
+                    except errors.NotOwnerError:
+                        print("told")
+    """
+    assert run(program, name) == "told\n" * 4
+
+
 def test_a_second_interpreter_is_refused_and_the_first_works_on(name: str) -> None:
     module = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
     pytest.importorskip(module)

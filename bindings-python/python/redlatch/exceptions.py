@@ -106,3 +106,7 @@ for _number, _kind, _retryable, _meaning in _redlatch.error_kinds():
     _error = BY_KIND.setdefault(_kind, LockError)
     if _error is not LockError:
         _error.code, _error.retryable, _error.__doc__ = _number, _retryable, _meaning
+
+# A test may take this module out of `sys.modules` (`patch.dict`) and import it again. The compiled part stays, and so do its classes.
+_classes = {name: value for name, value in globals().items() if isinstance(value, type) or name == "BY_KIND"}
+globals().update(_redlatch.keep_errors(_classes))
