@@ -71,8 +71,8 @@ If you set only one option, think about `watchdog_lease`, or a fixed `lease`: [w
 
 const OPTIONS_END: &str = "\
 The wait is `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python (`blocking=False` for a single try), `wait` in
-Node.js, the argument `wait_ms` in C. In Python `client.lock(name, timeout=…)` is the wait of `with` blocks only, and
-`acquire(timeout=…)` that of the call.
+Node.js, the argument `wait_ms` in C. In Python `client.lock(name, timeout=…)` is the wait of its blocks and calls, and
+`acquire(timeout=…)` that of one call.
 
 The kinds: [which-lock.md](which-lock.md), [the presets](simple-lock.md#the-presets).
 
