@@ -82,7 +82,8 @@ pub(crate) enum Command {
     Ls(Ls),
     /// Show the locks that are held, again and again. `q` ends it.
     ///
-    /// Without a terminal it prints a line for each change.
+    /// The pattern chooses the locks. Arrow and page keys scroll. Without a terminal it prints a line for
+    /// each change.
     Watch(Watch),
     /// Look whether the servers are fit for locks, and say what to change. Exit code 0: fit; 1: not.
     ///
@@ -199,7 +200,8 @@ pub(crate) struct Watch {
     /// locks have them.
     #[arg(long)]
     pub(crate) per_lock: bool,
-    /// The time between two looks.
+    /// The time between two looks. It is longer if a look takes more than a SCAN of each server: 19 times as
+    /// long as the look.
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
     /// Names with * and ?, as KEYS of Redis takes them.

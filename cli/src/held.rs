@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use redlatch::{Holder, Kind, Permits, Process};
+use redlatch::{Holder, Kind, Permits, Process, embed};
 use serde_json::{Value, json};
 
-use crate::shown::shown;
+use crate::shown::{cut, shown};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
@@ -49,6 +49,29 @@ impl Owner {
         }
     }
 
+    /// What people look for first, for a column of a table: the program, or a part of the owner.
+    fn brief(&self) -> String {
+        let Some(process) = &self.process else {
+            return match self.name.rsplit_once(':') {
+                Some((id, number)) if is_long(id) => shown(&format!("{}:{number}", begin(id))),
+                _ if is_long(&self.name) => shown(&begin(&self.name)),
+                _ => shown(&self.name),
+            };
+        };
+        let mut options = embed::all_options();
+        // Without a name of its own its language says most.
+        let is_default = options
+            .any(|option| option.name == "client_name" && option.default == process.client_name);
+        let program = match is_default {
+            true => &process.language,
+            false => &process.client_name,
+        };
+        shown(&format!(
+            "{program} on {}, pid {}",
+            process.host, process.pid
+        ))
+    }
+
     fn as_json(&self) -> Value {
         json!({
             "owner": self.name,
@@ -62,6 +85,15 @@ impl Owner {
             })),
         })
     }
+}
+
+/// Whether a table shows only the begin of this id.
+fn is_long(id: &str) -> bool {
+    id.len() > 20
+}
+
+fn begin(id: &str) -> String {
+    format!("{}…", cut(id, 8))
 }
 
 /// A process, for people.
@@ -103,6 +135,12 @@ impl Held {
     pub(crate) fn holders(&self) -> Vec<(&str, u32)> {
         let owners = self.owners.iter();
         owners.map(|owner| (&*owner.name, owner.levels)).collect()
+    }
+
+    /// Each holder, for a column of a table.
+    pub(crate) fn brief_holders(&self) -> impl Iterator<Item = String> {
+        let brief = |owner: &Owner| format!("{}{}", owner.brief(), self.levels(owner.levels));
+        self.owners.iter().map(brief)
     }
 
     /// One line, for people.

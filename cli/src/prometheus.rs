@@ -25,7 +25,7 @@ const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The newest page, and where it goes.
 pub(crate) struct Exporter {
     page: Option<Arc<Mutex<String>>>,
-    file: Option<PathBuf>,
+    file: Option<Arc<File>>,
     /// Whether the file was ever written.
     written: bool,
     /// Why the file cannot be written, since it was written last.
@@ -37,10 +37,15 @@ impl Exporter {
         let page = arguments.prometheus.map(serve).transpose()?;
         Ok(Exporter {
             page,
-            file: arguments.prometheus_file.clone(),
+            file: arguments.prometheus_file.clone().map(File::new),
             written: false,
             stale: None,
         })
+    }
+
+    /// The file, for those who end the program.
+    pub(crate) fn file(&self) -> Option<Arc<File>> {
+        self.file.clone()
     }
 
     pub(crate) fn is_used(&self) -> bool {
@@ -50,9 +55,7 @@ impl Exporter {
     /// Fails if the file cannot be written at all. Later it may be a full disk, which is told of, and tried again.
     pub(crate) fn publish(&mut self, text: String) -> Result<(), Failure> {
         if let Some(file) = &self.file {
-            let failed = replace(file, &text).err();
-            let failed = failed
-                .map(|error| format!("cannot write --prometheus-file {}: {error}", file.display()));
+            let failed = file.replace(&text).err();
             match &failed {
                 None => self.written = true,
                 Some(text) if !self.written => {
@@ -67,6 +70,39 @@ impl Exporter {
             *page.lock().unwrap_or_else(PoisonError::into_inner) = text;
         }
         Ok(())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            file.remove();
+        }
+    }
+}
+
+/// The file until the program ends. Left behind it would say for ever that the last look was good.
+pub(crate) struct File(Mutex<Option<PathBuf>>);
+
+impl File {
+    fn new(path: PathBuf) -> Arc<Self> {
+        Arc::new(File(Mutex::new(Some(path))))
+    }
+
+    /// Replaces the file, unless it is removed. An error is a text for people.
+    fn replace(&self, text: &str) -> Result<(), String> {
+        let path = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(path) = &*path else { return Ok(()) };
+        replace(path, text)
+            .map_err(|error| format!("cannot write --prometheus-file {}: {error}", path.display()))
+    }
+
+    /// Nothing writes it after that.
+    pub(crate) fn remove(&self) {
+        let mut path = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(path) = path.take() {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 

@@ -36,15 +36,26 @@ const END: &str = "0";
 /// The field with the mode of a read-write lock.
 const MODE: &str = "mode";
 
-/// All locks whose names fit the pattern, sorted by name.
-pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held>, Failure> {
-    let mut found = Vec::new();
+/// The locks that were found, and what it took.
+pub(crate) struct Scanned {
+    /// Sorted by name.
+    pub(crate) locks: Vec<Held>,
+    /// The number of SCAN commands.
+    pub(crate) scans: usize,
+    pub(crate) servers: usize,
+}
+
+/// All locks whose names fit the pattern.
+pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Scanned, Failure> {
+    let (mut found, mut scans) = (Vec::new(), 0);
     let of_keys = pattern::of_keys(pattern);
-    for node in 0..inspector.nodes().len() {
+    let servers = inspector.nodes().len();
+    for node in 0..servers {
         let mut here = Vec::new();
         let mut cursor = END.to_owned();
         loop {
             let (following, mut keys) = next(inspector, node, &of_keys, &cursor)?;
+            scans += 1;
             keys.retain(|key| {
                 let of_permits =
                     semaphore_of(key).is_some_and(|name| pattern::fits(pattern, &name));
@@ -67,7 +78,11 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     // A key that moves from one node of a cluster to another is seen at both.
     found.sort_by(|one: &Held, other| one.name.cmp(&other.name));
     found.dedup_by(|one, other| one.name == other.name);
-    Ok(found)
+    Ok(Scanned {
+        locks: found,
+        scans,
+        servers,
+    })
 }
 
 /// The locks of a quorum that are held, or may be: most of its servers have them, or could have them, with the servers that

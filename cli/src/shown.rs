@@ -1,6 +1,6 @@
 //! Text of others on a terminal: names and owners may hold any character.
 
-use unicode_width::UnicodeWidthChar;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The text without characters that move the cursor, change colours or the order of the line.
 pub(crate) fn shown(text: &str) -> String {
@@ -24,6 +24,22 @@ pub(crate) fn cut(text: &str, columns: usize) -> &str {
         used > columns
     });
     &text[..end.map_or(text.len(), |(end, _)| end)]
+}
+
+/// The end of the text, behind a mark if that is not all, in at most these columns.
+pub(crate) fn end(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut room = columns.saturating_sub(1);
+    let kept = text.char_indices().rev().take_while(|(_, char)| {
+        let needed = char.width().unwrap_or_default();
+        let fits = needed <= room;
+        room = room.saturating_sub(needed);
+        fits
+    });
+    let start = kept.last().map_or(text.len(), |(start, _)| start);
+    format!("…{}", &text[start..])
 }
 
 /// The text of an error of the command line without the user and password of a URL, and without
@@ -68,6 +84,9 @@ mod tests {
         assert_eq!(cut("order", 9), "order");
         // A combining accent takes none.
         assert_eq!(cut("e\u{301}tat", 2), "e\u{301}t");
+        assert_eq!(end("注文:42", 7), "注文:42");
+        assert_eq!(end("注文:42", 6), "…文:42");
+        assert_eq!(end("注文:42", 5), "…:42");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, queue, terminal};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use redlatch::Error;
 use redlatch::embed::{Inspector, spawn};
 use serde_json::json;
@@ -19,41 +20,37 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::{Server, Watch};
 use crate::failure::{Exit, Failure};
-use crate::held::{Held, whole_span};
+use crate::held::{Held, span, whole_span};
 use crate::metrics::Metrics;
 use crate::prometheus::Exporter;
+use crate::run::is_ignored;
+use crate::scan::Scanned;
 use crate::shown::{cut, shown};
 use crate::{connect, ls};
 
+/// A look that reads many keys takes at most one part in so many of the time.
+const SHARE: u32 = 20;
+
 pub(crate) fn watch(server: &Server, arguments: &Watch) -> Result<u8, Failure> {
-    // A service may begin before its server: each look connects anew.
-    let inspector = match connect::inspector(server) {
-        Err(failure) if failure.code == Exit::Unavailable as u8 && serves(arguments) => None,
-        inspector => Some(inspector?),
-    };
     let mut looker = Looker {
-        inspector,
+        // Each look connects if it has to: the server may begin later.
+        inspector: None,
         server,
-        pattern: &arguments.pattern,
+        arguments,
         history: History::default(),
         metrics: Metrics::new(arguments.per_lock),
         exporter: Exporter::open(arguments)?,
     };
     if arguments.json || !io::stdout().is_terminal() {
-        return stream(&mut looker, arguments);
+        return stream(&mut looker);
     }
-    live(&mut looker, arguments).map(|()| 0)
-}
-
-/// Whether others read its metrics.
-fn serves(arguments: &Watch) -> bool {
-    arguments.prometheus.is_some() || arguments.prometheus_file.is_some()
+    live(&mut looker).map(|()| 0)
 }
 
 /// Looks at the servers, and connects again after a connection was lost.
 struct Looker<'a> {
     server: &'a Server,
-    pattern: &'a str,
+    arguments: &'a Watch,
     inspector: Option<Inspector>,
     history: History,
     metrics: Metrics,
@@ -62,9 +59,30 @@ struct Looker<'a> {
 
 /// The result of a look.
 struct Look {
-    locks: Vec<Held>,
+    scanned: Scanned,
     /// The changes since the look before, for people.
     changes: Vec<String>,
+    took: Duration,
+}
+
+impl Look {
+    /// What it took of the servers, for people.
+    fn cost(&self) -> String {
+        let took = self.took.as_secs_f64();
+        match self.scanned.scans {
+            1 => format!("1 SCAN in {took:.2} s"),
+            scans => format!("{scans} SCANs in {took:.2} s"),
+        }
+    }
+
+    /// The time until the next look. With more keys than a server reads at once a look costs the
+    /// servers much, and else it is the network that takes the time.
+    fn pause(&self, interval: Duration) -> Duration {
+        match self.scanned.scans > self.scanned.servers {
+            true => interval.max(self.took * (SHARE - 1)),
+            false => interval,
+        }
+    }
 }
 
 impl Looker<'_> {
@@ -73,14 +91,17 @@ impl Looker<'_> {
         let began = Instant::now();
         let found = self.locks()?;
         let now = Instant::now();
-        let found = found.map(|locks| {
-            let seen = self.history.note(&locks, began, now);
+        let found = found.map(|scanned| {
+            let seen = self.history.note(&scanned.locks, began, now);
             self.metrics.note(&seen);
-            let changes = seen.into_iter().map(|change| change.text).collect();
-            Look { locks, changes }
+            Look {
+                scanned,
+                changes: seen.into_iter().map(|change| change.text).collect(),
+                took: now - began,
+            }
         });
         if self.exporter.is_used() {
-            let locks = found.as_ref().ok().map(|look| &look.locks[..]);
+            let locks = found.as_ref().ok().map(|look| &look.scanned.locks[..]);
             let held_for = |held: &Held| self.history.held_for(held, now);
             let text = self.metrics.as_text(locks, held_for, now - began);
             self.exporter.publish(text)?;
@@ -88,13 +109,13 @@ impl Looker<'_> {
         Ok(found)
     }
 
-    fn locks(&mut self) -> Result<Result<Vec<Held>, String>, Failure> {
+    fn locks(&mut self) -> Result<Result<Scanned, String>, Failure> {
         let mut inspector = match self.inspector.take() {
             Some(inspector) => Ok(inspector),
             None => connect::inspector(self.server),
         };
         let locks = match &mut inspector {
-            Ok(inspector) => ls::locks(inspector, self.pattern),
+            Ok(inspector) => ls::locks(inspector, &self.arguments.pattern),
             Err(failure) => Err(Failure {
                 code: failure.code,
                 text: mem::take(&mut failure.text),
@@ -113,39 +134,92 @@ impl Looker<'_> {
 }
 
 /// A line for each change, or a JSON object for each look.
-fn stream(looker: &mut Looker<'_>, arguments: &Watch) -> Result<u8, Failure> {
-    let mut away = None;
+fn stream(looker: &mut Looker<'_>) -> Result<u8, Failure> {
+    let arguments = looker.arguments;
+    if let Some(file) = looker.exporter.file() {
+        on_signals(&SIGNALS, move |_| file.remove(), || ())?;
+    }
+    let (mut away, mut is_slow) = (None, false);
     loop {
-        match looker.look()? {
+        let look = looker.look()?;
+        let time = iso(SystemTime::now());
+        let (text, pause) = match look {
             Err(text) => {
+                let line = match arguments.json {
+                    true => format!("{}\n", json!({ "time": time, "error": text })),
+                    false => String::new(),
+                };
                 if away.as_ref() != Some(&text) {
-                    crate::complain(&text);
+                    crate::complain(&format!("{time} {text}"));
                 }
                 away = Some(text);
+                (line, arguments.interval)
             }
-            Ok(Look { locks, changes }) => {
+            Ok(look) => {
                 away = None;
-                let all: Vec<_> = locks.iter().map(Held::as_json).collect();
-                let text = match arguments.json {
-                    true => format!("{}\n", json!({ "time_ms": unix_ms(), "locks": all })),
-                    false => changes.iter().map(|change| format!("{change}\n")).collect(),
-                };
-                if !crate::is_read(text.as_bytes())? {
-                    return Ok(0);
+                let pause = look.pause(arguments.interval);
+                if pause > arguments.interval && !mem::replace(&mut is_slow, true) {
+                    let (cost, pause) = (look.cost(), whole_span(pause));
+                    crate::complain(&format!(
+                        "a look takes {cost}, so the next one comes after {pause}"
+                    ));
                 }
+                let text = match arguments.json {
+                    true => {
+                        let locks: Vec<_> = look.scanned.locks.iter().map(Held::as_json).collect();
+                        let took = u64::try_from(look.took.as_millis()).unwrap_or(u64::MAX);
+                        let told = json!({
+                            "time": time,
+                            "scans": look.scanned.scans,
+                            "look_ms": took,
+                            "locks": locks,
+                        });
+                        format!("{told}\n")
+                    }
+                    false => {
+                        let changes = look.changes.iter();
+                        changes.map(|change| format!("{time} {change}\n")).collect()
+                    }
+                };
+                (text, pause)
             }
-        }
-        if reader_left(arguments.interval) {
+        };
+        if !crate::is_read(text.as_bytes())? || reader_left(pause) {
             return Ok(0);
         }
     }
 }
 
-/// The time, for readers that come later.
-fn unix_ms() -> u64 {
-    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let ms = time.unwrap_or_default().as_millis();
-    u64::try_from(ms).unwrap_or(u64::MAX)
+/// A time in UTC, as ISO 8601 writes it.
+fn iso(time: SystemTime) -> String {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let (mut days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let (mut year, mut month) = (1970, 1);
+    loop {
+        let length = match month {
+            2 => 28 + u64::from(is_leap(year)),
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        if days < length {
+            break;
+        }
+        days -= length;
+        (year, month) = if month == 12 {
+            (year + 1, 1)
+        } else {
+            (year, month + 1)
+        };
+    }
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let ms = since.subsec_millis();
+    let day = days + 1;
+    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
 /// Waits; `true` as soon as nobody reads standard output any more.
@@ -158,62 +232,109 @@ fn reader_left(limit: Duration) -> bool {
 }
 
 /// Shows the table until `q`, Escape or Ctrl-C.
-fn live(looker: &mut Looker<'_>, arguments: &Watch) -> Result<(), Failure> {
+fn live(looker: &mut Looker<'_>) -> Result<(), Failure> {
     let _screen = Screen::enter()?;
-    restore_on_signals()?;
+    let file = looker.exporter.file();
+    let before = move |signal| {
+        // A stopped program goes on.
+        if signal != SIGTSTP
+            && let Some(file) = &file
+        {
+            file.remove();
+        }
+        leave();
+    };
+    let signals = [&SIGNALS[..], &[SIGTSTP]].concat();
+    on_signals(&signals, before, || drop(enter()))?;
+    let interval = looker.arguments.interval;
     let start = Instant::now();
-    let mut locks = Vec::new();
+    let (mut page, mut top) = (Page::default(), 0);
     loop {
         let now = Instant::now();
-        let away = match looker.look()? {
+        let pause = match looker.look()? {
             Ok(look) => {
-                locks = look.locks;
-                None
+                page.away = None;
+                page.fill(look, looker, now, now - start);
+                page.pause
             }
-            Err(text) => Some(text),
+            Err(text) => {
+                page.away = Some(shown(&text));
+                interval
+            }
         };
-        let history = &looker.history;
-        let mut page = page(&locks, history, &arguments.pattern, now, now - start);
-        if let Some(text) = away {
-            page = format!("{}\n{page}", shown(&text));
-        }
-        draw(&page).map_err(ended)?;
-        if wait(now + arguments.interval).map_err(ended)? {
-            return Ok(());
+        let until = Instant::now() + pause;
+        loop {
+            let rows = draw(&page, &mut top).map_err(ended)?;
+            match wait(until).map_err(ended)? {
+                Some(Key::End) => return Ok(()),
+                Some(Key::Resized) => {}
+                Some(Key::Down(lines)) => top = top.saturating_add(lines.min(rows)),
+                Some(Key::Up(lines)) => top = top.saturating_sub(lines.min(rows)),
+                Some(Key::First) => top = 0,
+                Some(Key::Last) => top = usize::MAX,
+                None => break,
+            }
         }
     }
 }
 
-/// Waits for the time of the next look, or for a resized terminal; `true` if a key ends the program.
-fn wait(until: Instant) -> io::Result<bool> {
+/// An event of the terminal.
+#[derive(Debug, Clone, Copy)]
+enum Key {
+    End,
+    Resized,
+    /// By so many lines, at most those of the screen.
+    Down(usize),
+    Up(usize),
+    First,
+    Last,
+}
+
+/// Waits for an event of the terminal; `None` when it is time for the next look.
+fn wait(until: Instant) -> io::Result<Option<Key>> {
     while event::poll(until.saturating_duration_since(Instant::now()))? {
-        match event::read()? {
+        let key = match event::read()? {
             Event::Key(key) if key.kind == KeyEventKind::Press => {
                 let control = key.modifiers.contains(KeyModifiers::CONTROL);
                 match key.code {
-                    KeyCode::Char('q') | KeyCode::Esc => return Ok(true),
-                    KeyCode::Char('c' | 'd') if control => return Ok(true),
-                    _ => {}
+                    KeyCode::Char('q') | KeyCode::Esc => Key::End,
+                    KeyCode::Char('c' | 'd') if control => Key::End,
+                    KeyCode::Down | KeyCode::Char('j') => Key::Down(1),
+                    KeyCode::Up | KeyCode::Char('k') => Key::Up(1),
+                    KeyCode::PageDown | KeyCode::Char(' ') => Key::Down(usize::MAX),
+                    KeyCode::PageUp => Key::Up(usize::MAX),
+                    KeyCode::Home => Key::First,
+                    KeyCode::End => Key::Last,
+                    _ => continue,
                 }
             }
-            Event::Resize(..) => return Ok(false),
-            _ => {}
-        }
+            Event::Resize(..) => Key::Resized,
+            _ => continue,
+        };
+        return Ok(Some(key));
     }
-    Ok(false)
+    Ok(None)
 }
 
-/// Has a thread give the terminal back before a signal does what it does to every program. The main
-/// thread cannot: crossterm reads on and on from a terminal that is gone.
-fn restore_on_signals() -> Result<(), Failure> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP]).map_err(broken)?;
+/// A signal ends the program.
+const SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+
+/// Has a thread do this before a signal does what it does to every program, and that if the program goes
+/// on. The main thread cannot: crossterm reads on and on from a terminal that is gone. A signal that is
+/// ignored stays ignored, as nohup(1) wants it.
+fn on_signals(
+    signals: &[i32],
+    before: impl Fn(i32) + Send + 'static,
+    after: impl Fn() + Send + 'static,
+) -> Result<(), Failure> {
+    let is_heard = |number: &&i32| !Signal::try_from(**number).is_ok_and(is_ignored);
+    let mut signals = Signals::new(signals.iter().filter(is_heard)).map_err(broken)?;
     spawn("redlatch-signals", move || {
         for signal in signals.forever() {
             let drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
-            leave();
-            // A stopped program goes on from here.
+            before(signal);
             let _ = signal_hook::low_level::emulate_default_handler(signal);
-            let _ = enter();
+            after();
             drop(drawing);
         }
     })
@@ -224,61 +345,97 @@ fn restore_on_signals() -> Result<(), Failure> {
 /// Held by the thread that writes to the terminal.
 static DRAWING: Mutex<()> = Mutex::new(());
 
-/// The lines of the screen.
-fn page(locks: &[Held], history: &History, pattern: &str, now: Instant, since: Duration) -> String {
-    let mut rows = ls::table(locks);
-    let times = locks.iter().flat_map(|held| {
-        held.owners
-            .iter()
-            .map(move |owner| history.owned_for(held, &owner.name, now))
-    });
-    for (row, time) in rows.iter_mut().skip(1).zip(times) {
-        // The time since this owner was first seen stands before the rest of the lease.
-        row[3] = format!("{} / {}", whole_span(time), row[3]);
-    }
-    if let Some(head) = rows.first_mut() {
-        head[3] = "HELD / ENDS IN".to_owned();
-    }
-    let Seen {
-        taken,
-        freed,
-        passed,
-        expired,
-    } = history.seen;
-    let rate = passed as f64 / since.as_secs_f64().max(1.0);
-    format!(
-        "redlatch watch {}   {} held   seen in {}: {taken} taken, {freed} freed, {passed} passed on ({rate:.1}/s), {expired} expired   q quits\n\n{}",
-        shown(pattern),
-        locks.len(),
-        whole_span(since),
-        ls::lines(&rows)
-    )
+/// What the screen shows of a look.
+#[derive(Default)]
+struct Page {
+    /// Why the servers cannot be reached, if so.
+    away: Option<String>,
+    titles: Vec<String>,
+    /// The names of the columns, and a row for each holder.
+    table: Vec<Vec<String>>,
+    /// The time until the next look.
+    pause: Duration,
 }
 
-/// Replaces the screen by these lines, cut to its size.
-fn draw(page: &str) -> io::Result<()> {
+impl Page {
+    fn fill(&mut self, look: Look, looker: &Looker<'_>, now: Instant, since: Duration) {
+        let (arguments, history) = (looker.arguments, &looker.history);
+        self.table = ls::table(&look.scanned.locks);
+        let times = look.scanned.locks.iter().flat_map(|held| {
+            held.owners
+                .iter()
+                .map(move |owner| history.owned_for(held, &owner.name, now))
+        });
+        // The time since this owner was first seen stands before the rest of the lease.
+        let times = std::iter::once("HELD".to_owned()).chain(times.map(whole_span));
+        for (row, time) in self.table.iter_mut().zip(times) {
+            row.insert(ls::ENDS_IN, time);
+        }
+        let Seen {
+            taken,
+            freed,
+            passed,
+            expired,
+        } = history.seen;
+        let rate = passed as f64 / since.as_secs_f64().max(1.0);
+        self.pause = look.pause(arguments.interval);
+        self.titles = vec![
+            format!(
+                "redlatch: {} held   a look: {}, every {}   q quits   names: {}",
+                look.scanned.locks.len(),
+                look.cost(),
+                span(self.pause + look.took),
+                shown(&arguments.pattern),
+            ),
+            format!(
+                "seen in {}: {taken} taken, {freed} freed, {passed} passed on ({rate:.1}/s), {expired} expired",
+                whole_span(since),
+            ),
+            String::new(),
+        ];
+    }
+
+    /// The lines that stay on the screen, and those that scroll.
+    fn lines(&self, width: usize) -> (Vec<String>, Vec<String>) {
+        let mut lines = ls::lines(self.table.clone(), width);
+        let rows = lines.split_off(lines.len().min(1));
+        let head = self.away.iter().chain(&self.titles).cloned().chain(lines);
+        (head.collect(), rows)
+    }
+}
+
+/// Replaces the screen by this page, cut to its size, with the rows from `top` on. It corrects `top`, and
+/// tells how many rows are shown.
+fn draw(page: &Page, top: &mut usize) -> io::Result<usize> {
     // A terminal over a serial line does not know its size.
     let (width, height) = match terminal::size()? {
         (0, _) | (_, 0) => (80, 24),
         known => known,
     };
     let (width, height) = (usize::from(width), usize::from(height));
-    let count = page.lines().count();
-    let (whole, more) = match count.checked_sub(height) {
-        None | Some(0) => (count, 0),
-        Some(more) => (height - 1, more + 1),
-    };
-    let last = (more > 0).then(|| format!("{more} more lines"));
+    let (mut lines, rows) = page.lines(width);
+    let mut room = height.saturating_sub(lines.len());
+    let fits = rows.len() <= room;
+    if fits {
+        *top = 0;
+    } else {
+        room = room.saturating_sub(1);
+        *top = (*top).min(rows.len() - room);
+    }
+    let shown: Vec<String> = rows.iter().skip(*top).take(room).cloned().collect();
+    let count = shown.len();
+    lines.extend(shown);
+    if !fits {
+        let (first, last) = (*top + 1, *top + count);
+        lines.push(format!(
+            "rows {first} to {last} of {}: arrow and page keys scroll",
+            rows.len()
+        ));
+    }
     let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut out = io::stdout().lock();
-    for (row, line) in page
-        .lines()
-        .take(whole)
-        .map(str::to_owned)
-        .chain(last)
-        .enumerate()
-    {
-        let cut = cut(&line, width);
+    for (row, line) in lines.iter().take(height).enumerate() {
+        let cut = cut(line, width);
         queue!(
             out,
             cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX)),
@@ -286,14 +443,15 @@ fn draw(page: &str) -> io::Result<()> {
         )?;
         write!(out, "{cut}")?;
     }
-    if count < height {
+    if lines.len() < height {
         queue!(
             out,
             cursor::MoveToNextLine(1),
             Clear(ClearType::FromCursorDown)
         )?;
     }
-    out.flush()
+    out.flush()?;
+    Ok(count)
 }
 
 /// The alternate screen without a cursor; dropping it gives the terminal back as it was.
@@ -578,6 +736,33 @@ mod tests {
         for ends in [&[9, 9, 9][..], &[2, 4], &[1]] {
             assert_eq!(ended(ends), (false, "a is free".to_owned()));
         }
+    }
+
+    #[test]
+    fn a_look_at_many_keys_has_a_small_share_of_the_time() {
+        let look = |scans, ms| Look {
+            scanned: Scanned {
+                locks: Vec::new(),
+                scans,
+                servers: 2,
+            },
+            changes: Vec::new(),
+            took: Duration::from_millis(ms),
+        };
+        let interval = Duration::from_secs(1);
+        assert_eq!(look(999, 500).pause(interval), Duration::from_millis(9500));
+        assert_eq!(look(999, 500).cost(), "999 SCANs in 0.50 s");
+        assert_eq!(look(3, 1).pause(interval), interval);
+        assert_eq!(look(2, 500).pause(interval), interval, "a slow network");
+    }
+
+    #[test]
+    fn a_time_is_written_in_utc() {
+        let written = |seconds| iso(SystemTime::UNIX_EPOCH + Duration::from_millis(seconds));
+        assert_eq!(written(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(written(951_868_799_999), "2000-02-29T23:59:59.999Z");
+        assert_eq!(written(951_868_800_000), "2000-03-01T00:00:00.000Z");
+        assert_eq!(written(4_133_980_799_000), "2100-12-31T23:59:59.000Z");
     }
 
     #[test]

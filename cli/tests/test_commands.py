@@ -60,7 +60,9 @@ def test_who_shows_a_free_lock(name: str) -> None:
 def test_a_number_is_no_lock_and_not_called_free(name: str, look: redis.Redis) -> None:
     look.set(name, 5)
     done = run("who", name)
-    words = "is the number 5: the count of a latch, or the free permits of a semaphore, plain or with none taken"
+    words = (
+        "is the number 5: the count of a latch, or the free permits of a semaphore, plain or with none taken"
+    )
     assert (done.returncode, done.stdout) == (1, f"{name} {words}\n")
     assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False, "number": 5}
     done = run("free", "--force", "--yes", name)

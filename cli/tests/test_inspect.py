@@ -15,12 +15,13 @@ import subprocess
 import termios
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
 import redis
-from conftest import LIMIT, PROGRAM, ROOT, Start, ended, line, run
-from server import SERVICE, Cluster, Deployment, Sentinels, Server, eventually
+from conftest import LIMIT, PROGRAM, ROOT, Start, Started, ended, line, run
+from server import SERVICE, Cluster, Deployment, Sentinels, Server, eventually, free_port
 
 UUID = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e"
 
@@ -93,8 +94,10 @@ def test_permits_are_taken_in_every_deployment(deployment: Deployment, start: St
     told = json.loads(run("who", "--json", "permits:0").stdout)
     assert (told["holders"], told["permits"]) == (lock["holders"], {"limit": 2, "taken": 2})
     assert run("permits", "permits:0", "5").stdout == "2 of 5 permits of permits:0 are taken\n"
-    assert run("who", "permits:0").stdout.startswith("the semaphore permits:0 has 2 of 5 permits taken, by sh, ")
     assert ended(waiter)[0] == 0
+    assert run("who", "permits:0").stdout.startswith(
+        "the semaphore permits:0 has 2 of 5 permits taken, by sh, "
+    )
     assert json.loads(run("permits", "--json", "permits:0", "2").stdout) == {
         "name": "permits:0",
         "permits": {"limit": 2, "taken": 2},
@@ -144,8 +147,10 @@ def test_locks_of_others_are_shown_without_a_process(look: redis.Redis) -> None:
     assert shown["lock"]["remaining_ms"] is None
     assert 0 < shown["simple"]["remaining_ms"] <= 600_000
     table = run("ls", "ls-java:*").stdout.splitlines()
-    assert table[0].split() == ["NAME", "KIND", "LEVELS", "ENDS", "IN", "WAITING", "HOLDER"]
+    assert table[0].split() == ["NAME", "KIND", "ENDS", "IN", "WAITING", "HOLDER"]
     assert len(table) == 6
+    assert table[2].endswith("  0        0b0e6f2a…:87, 2 levels"), table
+    assert table[1].endswith(f"  {UUID.replace('-', '')[:8]}…"), table
 
 
 def test_the_article_lock_has_its_process(start: Start) -> None:
@@ -232,24 +237,38 @@ def test_without_rights_processes_and_waiters_stay_unknown(
     assert " ?  " in run("ls", "--url", url, "ls-poor").stdout
 
 
+def at(text: str) -> float:
+    """A time as `watch` writes it."""
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", text), text
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def change(watch: Started) -> str:
+    """The next change, behind its time."""
+    told, _, text = line(watch).partition(" ")
+    assert abs(at(told) - time.time()) < LIMIT
+    return text
+
+
 def test_watch_prints_changes_where_there_is_no_terminal(start: Start, name: str) -> None:
     watch = start("watch", "--interval", "100ms", name)
     holder = start("run", name, "sh", "-c", "echo on; read word", stdin=subprocess.PIPE)
     assert line(holder) == "on"
-    assert line(watch).startswith(f"{name} is held by ")
+    assert change(watch).startswith(f"{name} is held by sh, cli, process {holder.pid} on ")
     assert holder.communicate("go\n", timeout=LIMIT)[0] == ""
-    assert line(watch) == f"{name} is free"
+    assert change(watch) == f"{name} is free"
     stream = start("watch", "--json", name)
     seen = json.loads(line(stream))
-    assert seen["locks"] == [] and abs(seen["time_ms"] / 1000 - time.time()) < LIMIT
+    assert abs(at(seen["time"]) - time.time()) < LIMIT
+    assert (seen["locks"], seen["scans"] > 0, seen["look_ms"] >= 0) == ([], True, True)
 
 
 def test_watch_knows_a_lease_that_has_ended(start: Start, name: str, look: redis.Redis) -> None:
     watch = start("watch", "--interval", "100ms", name)
     look.hset(name, f"{UUID}:1", 1)
     look.pexpire(name, 2000)
-    assert line(watch).startswith(f"{name} is held by")
-    assert line(watch) == f"{name} is free: its lease has ended"
+    assert change(watch).startswith(f"{name} is held by")
+    assert change(watch) == f"{name} is free: its lease has ended"
 
 
 def test_watch_needs_a_sensible_interval() -> None:
@@ -280,14 +299,14 @@ def test_watch_on_a_terminal(start: Start, name: str) -> None:
         resize(0, 40)
         os.execv(PROGRAM, [PROGRAM, "watch", "--interval", "100ms", name])
     before = termios.tcgetattr(terminal)
-    screen = until(terminal, b"NAME ", name.encode(), b"\x1b[J")
+    screen = until(terminal, b"NAME ", b"_on_a_terminal  reentrant", b"\x1b[J")
     assert screen.startswith(b"\x1b[?1049h")
     rows = [
         re.sub(rb"\x1b\[[^a-zA-Z]*[a-zA-Z]", b"", row) for row in re.split(rb"\x1b\[\d*(?:;\d*)?[EH]", screen)
     ]
-    assert max(map(len, rows)) == 40, rows
+    assert max(len(row.decode()) for row in rows) == 40, rows
     resize(terminal, 200)
-    until(terminal, b"0 s / ", b"process ")
+    until(terminal, b"  0 s ", b" on ", b", pid ")
     os.write(terminal, b"q")
     until(terminal, b"\x1b[?1049l")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -301,9 +320,10 @@ def test_a_signal_leaves_the_terminal_as_it_was(start: Start, name: str, number:
     pid, terminal = pty.fork()
     if pid == 0:
         resize(0, 100)
-        os.execv(PROGRAM, [PROGRAM, "watch", name])
+        # A bracket has a meaning in a pattern.
+        os.execv(PROGRAM, [PROGRAM, "watch", name.replace("[", "?")])
     before = termios.tcgetattr(terminal)
-    until(terminal, b"NAME ", name.encode())
+    until(terminal, b"NAME ", b"sh on ")
     assert termios.tcgetattr(terminal)[3] != before[3]
     os.kill(pid, number)
     until(terminal, b"\x1b[?1049l", b"\x1b[?25h")
@@ -322,17 +342,27 @@ def test_watch_ends_with_its_terminal(start: Start, name: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGHUP
 
 
-def test_rows_that_do_not_fit_are_counted(start: Start, look: redis.Redis) -> None:
+def test_rows_that_do_not_fit_are_scrolled(start: Start, look: redis.Redis) -> None:
     for number in range(20):
         look.hset(f"rows:{number:02}", f"{UUID}:1", 1)
     pid, terminal = pty.fork()
     if pid == 0:
         resize(0, 100)
         os.execv(PROGRAM, [PROGRAM, "watch", "rows:*"])
-    screen = until(terminal, b"more lines")
-    # Ten rows: a head, an empty one, the names of the columns, six locks, and this one.
-    assert b"rows:05" in screen and b"rows:06" not in screen
-    assert b"14 more lines" in screen
+    screen = until(terminal, b"rows 1 to 5 of 20")
+    # Ten rows: two heads, an empty one, the names of the columns, five locks, and this one.
+    assert b"rows:04" in screen and b"rows:05" not in screen
+    for keys, first in (
+        (b"\x1b[B", 2),
+        (b"\x1b[6~", 7),
+        (b"\x1b[F", 16),
+        (b"\x1b[A", 15),
+        (b"\x1b[5~", 10),
+        (b"\x1b[H", 1),
+    ):
+        os.write(terminal, keys)
+        screen = until(terminal, b"rows %d to %d of 20" % (first, first + 4))
+        assert b"rows:%02d" % (first - 1) in screen
     os.write(terminal, b"q")
     until(terminal, b"\x1b[?1049l")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -350,10 +380,73 @@ def test_watch_survives_a_restart_of_the_server(start: Start, name: str) -> None
     with Server() as other:
         watch = start("watch", "--url", other.url, "--interval", "100ms", name)
         other("HSET", name, f"{UUID}:1", 1)
-        assert line(watch).startswith(f"{name} is held by")
+        assert change(watch).startswith(f"{name} is held by")
         other.restart()
-        assert line(watch) == f"{name} is free"
+        assert change(watch) == f"{name} is free"
         assert watch.poll() is None
+
+
+def test_watch_may_begin_before_its_server(start: Start, name: str) -> None:
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}"
+    watch = start("watch", "--url", url, "--interval", "100ms", name)
+    stream = start("watch", "--url", url, "--interval", "100ms", "--json", name)
+    outage = json.loads(line(stream))
+    assert outage.keys() == {"time", "error"} and f"127.0.0.1:{port}" in outage["error"]
+    assert abs(at(outage["time"]) - time.time()) < LIMIT
+    assert watch.stderr
+    told = watch.stderr.readline().removeprefix("redlatch: ")
+    assert at(told.partition(" ")[0]) and f"127.0.0.1:{port}" in told
+    with Server(port=port) as late:
+        late("HSET", name, f"{UUID}:1", 1)
+        assert change(watch).startswith(f"{name} is held by 0b0e6f2a-")
+        while "locks" not in (seen := json.loads(line(stream))):
+            assert "error" in seen
+        assert seen["scans"] == 1
+
+
+def test_a_look_at_many_keys_takes_a_small_part_of_the_time(
+    look: redis.Redis, start: Start, name: str
+) -> None:
+    with look.pipeline(transaction=False) as pipe:
+        for number in range(20_000):
+            pipe.set(f"{name}:{number}", "x", ex=600)
+        pipe.execute()
+    watch = start("watch", "--interval", "100ms", name)
+    assert watch.stderr
+    told = re.fullmatch(
+        r"redlatch: a look takes (\d+) SCANs in \d+\.\d\d s, so the next one comes after \d+ s\n",
+        watch.stderr.readline(),
+    )
+    assert told and int(told[1]) > 10
+    stream = start("watch", "--interval", "100ms", "--json", name)
+    first, second = (json.loads(line(stream)) for _ in range(2))
+    assert first["scans"] == int(told[1])
+    # Nineteen times as long as the look takes; the times are rounded.
+    assert (at(second["time"]) - at(first["time"])) * 1000 >= 19 * (first["look_ms"] - 1)
+    look.flushall()
+
+
+def test_the_screen_has_80_columns(start: Start, name: str) -> None:
+    """The program, the host and the process are there; of a long name the end."""
+    long = f"{name}:{'orders:' * 8}4711"
+    pid = held(start, long, "-o", "client_name=backup")
+    child, terminal = pty.fork()
+    if child == 0:
+        resize(0, 80)
+        os.execv(PROGRAM, [PROGRAM, "watch", long])
+    holder = f"backup on {socket.gethostname()}, pid {pid}"
+    screen = until(terminal, b"HOLDER", b"backup on ", b"expired", b"q quits", b"names: cli:").decode()
+    rows = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "\n", screen).split("\n")
+    row = next(row for row in rows if "backup on" in row)
+    assert "orders:4711  reentrant  " in row, row
+    shown = row[row.index("backup on") :]
+    assert shown == holder or (len(row) == 80 and holder.startswith(shown)), row
+    assert max(map(len, rows)) <= 80
+    os.write(terminal, b"q")
+    until(terminal, b"\x1b[?1049l")
+    os.waitpid(child, 0)
+    os.close(terminal)
 
 
 def test_names_and_owners_do_not_reach_the_terminal(look: redis.Redis) -> None:

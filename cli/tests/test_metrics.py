@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 from http.client import HTTPConnection
 from pathlib import Path
@@ -127,8 +128,6 @@ def test_a_service_may_begin_before_its_server(start: Start, name: str) -> None:
     watching = start("watch", "--url", url, "--prometheus", f":{port}", "--interval", "100ms", name)
     has(port, "redlatch_up", 0)
     assert watching.poll() is None
-    alone = run("watch", "--url", url, name)
-    assert alone.returncode == 69
 
 
 def test_the_file_is_whole_at_any_time(start: Start, look: redis.Redis, name: str, tmp_path: Path) -> None:
@@ -141,6 +140,23 @@ def test_the_file_is_whole_at_any_time(start: Start, look: redis.Redis, name: st
     eventually(lambda: values(file.read_text())[wanted] == 1, "the lock is counted", LIMIT)
     look.delete(name)
     assert {path.name for path in tmp_path.glob("*")} == {"redlatch.prom"}
+
+
+@pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "SIGHUP", "its reader"])
+def test_the_file_goes_with_watch(start: Start, name: str, tmp_path: Path, end: str) -> None:
+    """It said `redlatch_up 1` for ever."""
+    file = tmp_path / "redlatch.prom"
+    watching = start("watch", "--prometheus-file", str(file), "--interval", "100ms", name)
+    eventually(file.exists, "the file is there", LIMIT)
+    if end == "its reader":
+        assert watching.stdout
+        watching.stdout.close()
+        assert watching.wait(LIMIT) == 0
+    else:
+        number = signal.Signals[end]
+        watching.send_signal(number)
+        assert ended(watching)[0] == -number
+    assert list(tmp_path.glob("*")) == []
 
 
 def test_a_file_that_cannot_be_written_later_is_told_of_once(
@@ -156,9 +172,9 @@ def test_a_file_that_cannot_be_written_later_is_told_of_once(
     assert f"cannot write --prometheus-file {file}" in watching.stderr.readline()
     hold(look, name)
     # The lines for people show that it looks again, and fails again.
-    assert line(watching).startswith(f"{name} is held by")
+    assert f" {name} is held by" in line(watching)
     look.delete(name)
-    assert line(watching) == f"{name} is free"
+    assert line(watching).endswith(f" {name} is free")
     away.rename(folder)
     eventually(
         lambda: values(file.read_text())["redlatch_lock_released_total"] == 1, "it is written again", LIMIT
@@ -185,7 +201,7 @@ def test_a_slow_reader_stops_no_other(start: Start, name: str) -> None:
 def test_lines_for_people_still_come(start: Start, look: redis.Redis, name: str) -> None:
     hold(look, name)
     watching = start("watch", "--prometheus", f":{free_port()}", name)
-    assert line(watching).startswith(f"{name} is held by {OWNER}")
+    assert f"Z {name} is held by {OWNER}" in line(watching)
     look.delete(name)
 
 

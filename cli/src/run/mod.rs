@@ -33,6 +33,7 @@ use copies::Copies;
 use family::{Ended, Family};
 pub(crate) use on_lost::OnLost;
 use on_lost::Step;
+pub(crate) use signals::is_ignored;
 
 /// The variable in which the command finds the fencing token.
 const TOKEN: &str = "REDLATCH_FENCING_TOKEN";

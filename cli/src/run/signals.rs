@@ -54,7 +54,7 @@ pub(super) fn report_to(events: Sender<Event>) -> Result<(), Failure> {
 }
 
 /// Whether our parent has this signal ignored. Linux tells it without `unsafe`.
-fn is_ignored(signal: Signal) -> bool {
+pub(crate) fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     family::mask(&status, "SigIgn:") >> (signal as i32 - 1) & 1 == 1
 }
