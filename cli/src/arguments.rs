@@ -18,7 +18,8 @@ Exit codes: that of the command, or 128 + n if signal n ended it.
   65  other data lie at the name      76  lost while the command ran
   69  server away or failing          77  refused: password, certificate, ACL
   70  a fault in redlatch            126  the command cannot be run
-                                     127  the command is not found";
+                                     127  the command is not found
+`redlatch explain 77` says what to do.";
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -50,8 +51,8 @@ pub(crate) struct Server {
     /// A file whose first line is the URL.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) url_file: Option<PathBuf>,
-    /// An option of the client or the lock, as in docs/options.md: -o watchdog_lease=1min, or
-    /// -o kind=fair for a lock that serves callers in the order in which they came.
+    /// An option of the client or the lock: -o watchdog_lease=1min, or -o kind=fair for a lock that
+    /// serves callers in the order in which they came. `redlatch explain watchdog_lease` tells what it does.
     #[arg(short, long = "option", global = true, value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) options: Vec<(String, String)>,
 }
@@ -101,6 +102,8 @@ pub(crate) enum Command {
     /// Permits that are taken stay taken. A plain semaphore and a latch are numbers too, and the server
     /// cannot tell them from a semaphore whose permits are free.
     Permits(Permits),
+    /// Tell what an exit code, an error or an option means, and what to do about it.
+    Explain(Explain),
     /// Check that the server can be reached. It prints one line, or says why not.
     Ping,
     /// Print a completion script for a shell.
@@ -273,6 +276,13 @@ pub(crate) struct Permits {
     /// So many permits it has from now on, taken ones included.
     #[arg(value_name = "NUMBER")]
     pub(crate) number: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// An exit code (64 to 77), an error such as `denied`, the reason of a loss, or an option.
+    #[arg(value_name = "CODE")]
+    pub(crate) word: String,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

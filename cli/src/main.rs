@@ -4,6 +4,7 @@ mod acl;
 mod arguments;
 mod connect;
 mod doctor;
+mod explain;
 mod failure;
 mod free;
 mod held;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Watch(command) => watch::watch(&arguments.server, command),
         Command::Doctor(command) => doctor::doctor(&arguments.server, command),
         Command::Acl(command) => acl::acl(&arguments.server, command),
+        Command::Explain(command) => explain::explain(command),
         Command::Free(command) => free::free(&arguments.server, command),
         Command::Permits(command) => permits::permits(&arguments.server, command),
         Command::Ping => ping(&arguments),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from conftest import LIMIT, PROGRAM, Start, ended, line, run
+from conftest import LIMIT, PROGRAM, ROOT, Start, ended, line, run
 from server import Server, eventually
 
 
@@ -419,6 +419,25 @@ def test_help_and_version_succeed() -> None:
         assert "--permits" in text and "kind=fair" in text
     for shell in "bash", "zsh", "fish":
         assert "permits" in run("completions", shell).stdout
+
+
+def test_an_error_is_explained_as_its_page_explains_it() -> None:
+    page = " ".join((ROOT / "docs" / "errors.md").read_text().split())
+    for word, heads in {
+        "69": ["unavailable (exit code 69)", "server (exit code 69)", "not_replicated (exit code 69)"],
+        "77": ["auth (exit code 77)", "denied (exit code 77)"],
+        "denied": ["denied (exit code 77)"],
+        "stolen": ["lost, stolen"],
+    }.items():
+        entries = run("explain", word).stdout.removesuffix("\n").split("\n\n")
+        assert [entry.partition(": ")[0] for entry in entries] == heads
+        for entry in entries:
+            meaning, advice = entry.partition(": ")[2].split("\n")
+            assert meaning in page and advice.strip() in page, entry
+    assert run("explain", "watchdog_lease").stdout.startswith("option watchdog_lease (default: 30 s): ")
+    unknown = run("explain", "78")
+    assert unknown.returncode == 64 and "denied" in unknown.stderr
+    assert "redlatch explain 77" in run("run", "--help").stdout
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
