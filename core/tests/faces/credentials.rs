@@ -95,8 +95,13 @@ async fn holds_survive_passwords_that_change() {
                 soon("the extension", guard.extend(LIMIT)).await.unwrap();
                 guard.check().unwrap();
             }
-            for (client, before) in clients.iter().zip(connects) {
-                assert!(client.stats().connects > before);
+            // The other connection may have done that, and this one is not used yet.
+            for ((client, guard), before) in clients.iter().zip(&guards).zip(connects) {
+                let start = Instant::now();
+                while client.stats().connects == before {
+                    assert!(start.elapsed() < LIMIT, "not connected again");
+                    soon("the extension", guard.extend(LIMIT)).await.unwrap();
+                }
             }
             let free = acquired(&clients[2], "free").await;
             free.release().await.unwrap();
@@ -234,6 +239,18 @@ impl fmt::Display for NoToken {
 
 impl std::error::Error for NoToken {}
 
+/// The error of a client whose provider fails. On a busy machine the outage may be over before it has.
+async fn failure(client: &Client) -> redlatch::Error {
+    let start = Instant::now();
+    loop {
+        let error = soon("an answer", client.ready()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        if !error.message().contains("did not answer in time") || start.elapsed() > LIMIT {
+            return error;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_provider_that_fails_is_the_source_of_the_error() {
     let world = Rotating::new();
@@ -241,8 +258,7 @@ async fn a_provider_that_fails_is_the_source_of_the_error() {
     let url = world.server.url();
     let failing = outage(Client::builder(&url).credentials(|| Err(NoToken.into())));
     let client = failing.build().unwrap();
-    let error = soon("an answer", client.ready()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = failure(&client).await;
     assert!(error.source().unwrap().is::<NoToken>());
     assert!(!error.to_string().contains("sealed"), "{error}");
     assert!(error.message().contains("failed: the vault is sealed"));
@@ -250,8 +266,7 @@ async fn a_provider_that_fails_is_the_source_of_the_error() {
 
     let panicking = outage(Client::builder(&url).credentials(|| panic!("no token (on purpose)")));
     let client = panicking.build().unwrap();
-    let error = soon("an answer", client.ready()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = failure(&client).await;
     assert!(error.message().contains("provider panicked"), "{error}");
     client.close().await.unwrap();
 }
