@@ -1,6 +1,10 @@
 # Sourced after env.sh by what builds packages: the same source gives the same bytes, in any folder and at any time.
 # scripts/reproducible shows it.
 
+# scripts/dist has scripts/build-wasm source it once more.
+if [ -n "${REDLATCH_PACKAGED:-}" ]; then return; fi
+export REDLATCH_PACKAGED=1
+
 # The time that files in archives have: that of the last commit.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$REDLATCH_ROOT" log -1 --format=%ct)}
 
