@@ -1,7 +1,7 @@
 //! Metrics of `watch`, as Prometheus reads them. Names follow OpenTelemetry's, as Prometheus spells
 //! them: `redlatch.lock.hold.duration` is `redlatch_lock_hold_duration_seconds`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(crate) struct Metrics {
     passed: u64,
     expired: u64,
     held: Histogram,
+    /// The kinds that were seen: a series that vanishes is no zero for an alert.
+    kinds: BTreeSet<&'static str>,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +80,7 @@ impl Metrics {
     /// All of them. `locks` are those that are held; `None` while the servers are away, and then
     /// nothing is said about them.
     pub(crate) fn as_text(
-        &self,
+        &mut self,
         locks: Option<&[Held]>,
         held_for: impl Fn(&Held) -> Duration,
         look: Duration,
@@ -131,8 +133,10 @@ impl Metrics {
         page.text
     }
 
-    fn gauges(&self, page: &mut Page, locks: &[Held], held_for: impl Fn(&Held) -> Duration) {
-        let mut kinds: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    fn gauges(&mut self, page: &mut Page, locks: &[Held], held_for: impl Fn(&Held) -> Duration) {
+        self.kinds.extend(locks.iter().map(Held::stored_kind));
+        let kinds = self.kinds.iter().map(|kind| (*kind, (0, 0)));
+        let mut kinds: BTreeMap<&str, (usize, u64)> = kinds.collect();
         for held in locks {
             let (count, waiting) = kinds.entry(held.stored_kind()).or_default();
             *count += 1;

@@ -85,6 +85,7 @@ def test_prometheus_reads_what_watch_sees(start: Start, look: redis.Redis, name:
     assert page['redlatch_lock_hold_duration_seconds_bucket{le="+Inf"}'] == 2
     assert page["redlatch_lock_hold_duration_seconds_sum"] > 0
     look.delete(f'{name}"}} 1')
+    has(port, 'redlatch_lock_held{kind="reentrant"}', 0)
 
 
 def test_a_lease_that_runs_out_is_counted(start: Start, look: redis.Redis, name: str) -> None:
