@@ -120,6 +120,7 @@ def test_as_many_commands_run_as_there_are_permits(name: str, look: redis.Redis,
     who = json.loads(run("who", "--json", name).stdout)
     assert who["kind"] == "semaphore" and [holder["levels"] for holder in who["holders"]] == [1, 1]
     assert {holder["client"]["pid"] for holder in who["holders"]} == {process.pid for process in running}
+    assert who.pop("permits") == {"limit": 2, "taken": 2}
     (listed,) = json.loads(run("ls", "--json", name).stdout)
     assert {**listed, "remaining_ms": 0, "waiting": 0} == {**who, "remaining_ms": 0, "waiting": 0}
     waits = start("run", "--permits", "2", name, *inside, stdin=subprocess.PIPE)
