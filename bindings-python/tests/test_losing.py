@@ -343,7 +343,7 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(
                 raise RuntimeError("can't start new thread")
 
             full.setattr(_thread, "start_new_thread", start)
-            with pytest.raises(RuntimeError, match="can't start"):
+            with pytest.raises(redlatch.UnavailableError, match="can't start"):
                 grant.on_lost(print)
         grant.on_lost(lambda lost: told.set())
         look.delete(name)

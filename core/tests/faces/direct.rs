@@ -708,6 +708,18 @@ fn threads_that_come_together_exclude_each_other() {
 fn a_server_that_refuses_it_is_served_the_other_way_and_seldom_asked_again() {
     // The connection that looks and the one for commands are as many as it wants.
     let few = |look: &mut redis::Connection| {
+        let start = Instant::now();
+        // The program that started the server has looked at it.
+        while redis::cmd("CLIENT")
+            .arg("LIST")
+            .query::<String>(look)
+            .expect("listed")
+            .lines()
+            .count()
+            > 1
+        {
+            assert!(start.elapsed() < LIMIT, "it stays connected");
+        }
         redis::cmd("CONFIG")
             .arg(&["SET", "maxclients", "2"])
             .query::<()>(look)
