@@ -36,9 +36,6 @@ codes! {
     // Why the field of an owner is missing.
     DELETED = LostReason::Deleted.number() as i64;
     STOLEN = LostReason::Stolen.number() as i64;
-    // The largest number of Redisson, which reads it as an `int` of Java.
-    #[allow(dead_code)] // only the scripts use it
-    MOST = i32::MAX as i64;
     // How often a release of permits is published at most.
     #[allow(dead_code)] // only the scripts use it
     MESSAGES = tuning::PERMIT_MESSAGES as i64;

@@ -299,32 +299,6 @@ fn the_documented_commands_are_enough_for_counters() {
     assert_eq!(live.run(&read()), changed(0, 0));
 }
 
-/// Regression test: three changes made 6,442,450,942 permits, which Redisson cannot read.
-#[test]
-fn permits_grow_to_the_largest_number_of_redisson() {
-    let mut live = Live::new();
-    let most = i32::MAX.unsigned_abs();
-    let full = i64::from(most);
-    assert_eq!(live.run(&op(1, Change::SetPermits(1))), changed(1, 1));
-    for (at, change) in (2..).zip([Change::AddPermits(full), trade(most, &[])]) {
-        assert_eq!(
-            live.refused(&op(at, change)),
-            (ErrorKind::InvalidArgument, false)
-        );
-        assert_eq!(live.number(), Some(1));
-    }
-    // A copy of a change that was made tells what it has done.
-    for _ in 0..2 {
-        assert_eq!(live.run(&op(4, trade(most - 1, &[]))), changed(0, full));
-    }
-    assert_eq!(
-        live.refused(&op(5, trade(1, &[]))),
-        (ErrorKind::InvalidArgument, false)
-    );
-    assert_eq!(live.run(&op(6, trade(1, &[1]))), changed(1, full));
-    assert_eq!(live.run(&op(7, trade(0, &[1]))), changed(1, full - 1));
-}
-
 /// Regression test: waiters looked every few seconds only, and nobody was told.
 #[test]
 fn a_change_that_may_not_be_published_is_told() {

@@ -143,11 +143,6 @@ const MISFITS: &[(&str, ErrorKind, &str)] = &[
     ),
     ("syntax error", ErrorKind::InvalidArgument, OLD),
     (
-        "increment or decrement would overflow",
-        ErrorKind::InvalidArgument,
-        "a semaphore has 2147483647 permits at most; release no more than were acquired",
-    ),
-    (
         "wrong number of arguments for 'auth'",
         ErrorKind::InvalidArgument,
         "the server is older than Redis 6, which has no users; leave the user name out of the URL",

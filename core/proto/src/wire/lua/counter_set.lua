@@ -19,7 +19,7 @@ local result = string.format(':%.0f:%.0f', done, left)
 --@ counter_mark
 if by ~= 0 or done == 1 and how ~= 'drain' then
   -- INCRBY leaves the time to live as it is.
-  local changed = by > 0 and left > MOST and {err = 'ERR increment or decrement would overflow'} or redis.pcall('INCRBY', KEYS[1], string.format('%.0f', by))
+  local changed = redis.pcall('INCRBY', KEYS[1], string.format('%.0f', by))
   --@ counter_marked
 end
 local payload, messages = string.format('%.0f', left), math.min(by, left, MESSAGES)

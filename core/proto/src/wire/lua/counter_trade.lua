@@ -14,8 +14,7 @@ local result = string.format(':%d:%.0f', served, free)
 --@ counter_mark
 if given > 0 or taken > 0 then
   -- INCRBY leaves the time to live as it is.
-  local changed = given > 0 and free > MOST and {err = 'ERR increment or decrement would overflow'}
-    or redis.pcall('INCRBY', KEYS[1], string.format('%.0f', given - taken))
+  local changed = redis.pcall('INCRBY', KEYS[1], string.format('%.0f', given - taken))
   --@ counter_marked
 end
 -- Redisson wakes one asynchronous waiter for each message.
