@@ -239,7 +239,7 @@ impl Model {
         let turn = fair.earlier.iter().any(earlier_has);
         let dropped = self.heads(&fair.owner, now, memory)?;
         let at = self.place_of(&fair.owner);
-        let took = enough && (turn || at == Some(0) || self.queue.is_empty());
+        let took = enough && (at == Some(0) || self.queue.is_empty());
         match at {
             Some(at) if took || vain => {
                 memory.frees();

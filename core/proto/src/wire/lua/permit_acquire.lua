@@ -62,11 +62,11 @@ local vain = free and free + redis.call('ZCARD', taken) < #ids
 free = tonumber(free or 0)
 local queue, times, place, was = KEYS[3], KEYS[4], tonumber(ARGV[9]), {unpack(ARGV, 10)}
 --@ fair_place
--- An earlier owner has permits, and nobody told its waiter so: it was its turn, and still is.
+-- An earlier owner has permits, and nobody told its waiter so: it was its turn, and is again when they are given back.
 local turn = false
 for _, one in ipairs(was) do turn = turn or redis.call('ZSCORE', taken, string.sub(one, 1, 14) .. '\0\0') end
 --@ fair_heads
-local took = free >= #ids and (turn or not head or head == owner)
+local took = free >= #ids and (not head or head == owner)
 moved = moved or dropped or (took or vain) and at == 0
 if took or vain then
 --@ fair_leave

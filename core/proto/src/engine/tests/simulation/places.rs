@@ -195,7 +195,7 @@ impl Server {
         let mut moved = sets || head != before;
         let semaphore = self.semaphores.entry(name.clone()).or_default();
         let turn = was.iter().any(|was| semaphore.has(me.0, *was));
-        let took = enough && (turn || head.is_none_or(|head| head == me));
+        let took = enough && head.is_none_or(|head| head == me);
         if took || vain {
             moved |= self.leave_place(name, me);
         } else if queues {
