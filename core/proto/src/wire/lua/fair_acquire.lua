@@ -43,12 +43,12 @@ if held or ttl == -2 and (not head or head == owner) then
 end
 
 if place > 0 then
-  -- When Redisson grants the lock, it takes from all times behind what that waiter was given, 300 s unless the caller
-  -- says otherwise. So a place behind waiters of Redisson gets that on top for each of them. The time of the one before
-  -- tells how many there are.
   -- An earlier owner has the lock, and nobody told its waiter so: it was its turn, and is again.
   local turn = false
   for _, one in ipairs(was) do turn = turn or redis.call('HMGET', lock, one)[1] end
+  -- When Redisson grants the lock, it takes from all times behind what that waiter was given, 300 s unless the caller
+  -- says otherwise. So a place behind waiters of Redisson gets that on top for each of them. The time of the one before
+  -- tells how many there are.
   local before = at ~= 0 and not turn and redis.call('LINDEX', queue, at and at - 1 or -1)
   if not at then redis.call(turn and 'LPUSH' or 'RPUSH', queue, owner) end
   local ahead = (before and tonumber(redis.call('ZSCORE', times, before) or nil) or now) - now
