@@ -547,6 +547,18 @@ redlatch_status redlatch_client_new(const char *url,
                                     redlatch_client **client);
 
 /**
+ * Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
+ * tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
+ * which connects with its first call in any case.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_client_ready_start(redlatch_client *client, uint64_t tag);
+
+/**
  * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
  * told that they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT
  * allows; 0 leaves everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if
@@ -559,6 +571,20 @@ redlatch_status redlatch_client_new(const char *url,
  * - REDLATCH_INVALID_ARGUMENT: client is NULL, or wait_ms is negative or above 10 minutes.
  */
 redlatch_status redlatch_client_close(redlatch_client *client, int64_t wait_ms);
+
+/**
+ * Begins what redlatch_client_close() does and returns at once: an event REDLATCH_EVENT_CLOSE with
+ * this tag comes, after those of the calls that waited. Its result is REDLATCH_UNAVAILABLE, and the
+ * text names the locks, if some could not be released. The thread of the client may end a moment
+ * later.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
+ *   is under way, or client is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_client_close_start(redlatch_client *client, int64_t wait_ms, uint64_t tag);
 
 /**
  * Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of
@@ -617,14 +643,6 @@ redlatch_status redlatch_client_event_fd(redlatch_client *client, int *fd);
  */
 REDLATCH_MUST_CHECK redlatch_status redlatch_canceller_new(redlatch_canceller **canceller);
 
-/**
- * Ends all waits with this canceller, now and later: they return REDLATCH_CANCELLED, unless they
- * have their lock already. NULL is allowed. Any thread may call it, and a signal handler too: it
- * takes no lock, allocates nothing, does not block and leaves errno as it is. In a process that
- * was forked after redlatch_canceller_new() it does nothing.
- */
-void redlatch_canceller_cancel(const redlatch_canceller *canceller);
-
 /** Whether redlatch_canceller_cancel() was called: for work in steps that is to stop as well. */
 bool redlatch_canceller_is_cancelled(const redlatch_canceller *canceller);
 
@@ -635,11 +653,12 @@ bool redlatch_canceller_is_cancelled(const redlatch_canceller *canceller);
 void redlatch_canceller_free(redlatch_canceller *canceller);
 
 /**
- * A number for owner that no call of this function in this process gives again, for languages
- * whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
- * numbers that a program counts itself, and a floating-point number can hold it.
+ * Ends all waits with this canceller, now and later: they return REDLATCH_CANCELLED, unless they
+ * have their lock already. NULL is allowed. Any thread may call it, and a signal handler too: it
+ * takes no lock, allocates nothing, does not block and leaves errno as it is. In a process that
+ * was forked after redlatch_canceller_new() it does nothing.
  */
-uint64_t redlatch_owner_new(void);
+void redlatch_canceller_cancel(const redlatch_canceller *canceller);
 
 /**
  * Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
@@ -781,6 +800,35 @@ redlatch_status redlatch_lock_acquire_cancellable(redlatch_lock *lock,
                                                   uint64_t *token);
 
 /**
+ * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
+ * with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
+ * release it, once that event is taken.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
+ *   under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
+                                            uint64_t owner,
+                                            int64_t wait_ms,
+                                            int64_t lease_ms,
+                                            uint64_t tag);
+
+/**
+ * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
+ * and nothing is held. false: it had ended before, and its event tells how; if it was granted,
+ * release it.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ */
+redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, bool *cancelled);
+
+/**
  * The value that a simple lock's key gets when it is acquired through this handle from now on, in
  * place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
  * A program that knows it can release and extend the lock.
@@ -810,6 +858,17 @@ redlatch_status redlatch_lock_set_token(redlatch_lock *lock, const char *token);
 redlatch_status redlatch_lock_release(redlatch_lock *lock, uint64_t owner);
 
 /**
+ * Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
+ * with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_release_start(redlatch_lock *lock, uint64_t owner, uint64_t tag);
+
+/**
  * Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
  * it is renewed.
  *
@@ -821,6 +880,21 @@ redlatch_status redlatch_lock_release(redlatch_lock *lock, uint64_t owner);
  *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_extend(redlatch_lock *lock, uint64_t owner, int64_t lease_ms);
+
+/**
+ * Begins what redlatch_lock_extend() does and returns at once: an event REDLATCH_EVENT_EXTEND with
+ * this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
+ *   under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_extend_start(redlatch_lock *lock,
+                                           uint64_t owner,
+                                           int64_t lease_ms,
+                                           uint64_t tag);
 
 /**
  * Frees the lock if token is its value, in whatever process it was acquired: for work that is
@@ -835,6 +909,20 @@ redlatch_status redlatch_lock_extend(redlatch_lock *lock, uint64_t owner, int64_
  *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_release_token(redlatch_lock *lock, const char *token);
+
+/**
+ * Begins what redlatch_lock_release_token() does and returns at once: an event
+ * REDLATCH_EVENT_RELEASE_TOKEN with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
+ *   argument is NULL. The event says that locks of this kind have no token.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_release_token_start(redlatch_lock *lock,
+                                                  const char *token,
+                                                  uint64_t tag);
 
 /**
  * Takes over the lock if value is its value, whichever process acquired it: owner holds it then, as
@@ -860,6 +948,24 @@ redlatch_status redlatch_lock_adopt(redlatch_lock *lock,
                                     uint64_t *token);
 
 /**
+ * Begins what redlatch_lock_adopt() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with
+ * this tag comes, as after redlatch_lock_acquire_start(), which redlatch_lock_acquire_cancel()
+ * cancels too.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
+ *   tag is under way, or an argument is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_adopt_start(redlatch_lock *lock,
+                                          uint64_t owner,
+                                          const char *value,
+                                          int64_t lease_ms,
+                                          uint64_t tag);
+
+/**
  * Makes the lock live at least lease_ms from now if token is its value; as
  * redlatch_lock_release_token.
  *
@@ -876,6 +982,21 @@ redlatch_status redlatch_lock_extend_token(redlatch_lock *lock,
                                            int64_t lease_ms);
 
 /**
+ * Begins what redlatch_lock_extend_token() does and returns at once: an event
+ * REDLATCH_EVENT_EXTEND_TOKEN with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+ *   redlatch_lock_release_token_start().
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_extend_token_start(redlatch_lock *lock,
+                                                 const char *token,
+                                                 int64_t lease_ms,
+                                                 uint64_t tag);
+
+/**
  * Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
  * whether there was one.
  *
@@ -888,6 +1009,17 @@ redlatch_status redlatch_lock_extend_token(redlatch_lock *lock,
 redlatch_status redlatch_lock_force_release(redlatch_lock *lock, bool *deleted);
 
 /**
+ * Begins what redlatch_lock_force_release() does and returns at once: an event
+ * REDLATCH_EVENT_FORCE_RELEASE with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_force_release_start(redlatch_lock *lock, uint64_t tag);
+
+/**
  * Whether anybody holds the lock now; asks Redis.
  *
  * Statuses:
@@ -897,6 +1029,17 @@ redlatch_status redlatch_lock_force_release(redlatch_lock *lock, bool *deleted);
  *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_is_locked(redlatch_lock *lock, bool *locked);
+
+/**
+ * Begins what redlatch_lock_is_locked() does and returns at once: an event
+ * REDLATCH_EVENT_IS_LOCKED with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag);
 
 /**
  * Asks Redis for the holder of the lock, one of them if it is a read lock. owner receives a text
@@ -932,6 +1075,22 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
 redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn function, void *user);
 
 /**
+ * Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+ * with this tag comes. redlatch_client_next_event() calls function with user for each holder
+ * before it returns that event.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+ *   NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
+                                            redlatch_holder_fn function,
+                                            void *user,
+                                            uint64_t tag);
+
+/**
  * Asks Redis for the queue of a fair lock or semaphore, and calls function with user for each waiter, in
  * the order in which they are served, those of other programs included; as redlatch_lock_holders() does.
  * count is how many permits it wants, 0 of a lock; remaining_ms is how long the place is kept if its
@@ -946,6 +1105,21 @@ redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn fu
 redlatch_status redlatch_lock_waiters(redlatch_lock *lock,
                                       redlatch_holder_fn function,
                                       void *user);
+
+/**
+ * Begins what redlatch_lock_waiters() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+ * with this tag comes, as for redlatch_lock_holders_start().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+ *   NULL. The event says that the lock is not of the kind fair.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_waiters_start(redlatch_lock *lock,
+                                            redlatch_holder_fn function,
+                                            void *user,
+                                            uint64_t tag);
 
 /**
  * Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock
@@ -984,6 +1158,13 @@ uint64_t redlatch_lock_fencing_token(const redlatch_lock *lock, uint64_t owner);
  * - REDLATCH_INTERNAL: the thread that calls cannot be started.
  */
 redlatch_status redlatch_lock_on_lost(redlatch_lock *lock, redlatch_lost_fn told, void *user);
+
+/**
+ * A number for owner that no call of this function in this process gives again, for languages
+ * whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
+ * numbers that a program counts itself, and a floating-point number can hold it.
+ */
+uint64_t redlatch_owner_new(void);
 
 /**
  * Makes a semaphore: so many owners at a time as it has permits. It is the same semaphore as
@@ -1054,6 +1235,22 @@ redlatch_status redlatch_semaphore_permits(const redlatch_lock *semaphore,
                                            int64_t *limit);
 
 /**
+ * Begins what redlatch_semaphore_permits() does and returns at once: an event
+ * REDLATCH_EVENT_PERMITS with this tag comes. redlatch_client_next_event() calls function, unless it
+ * is NULL, with user and both numbers before it returns that event.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+ *   NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_semaphore_permits_start(redlatch_lock *semaphore,
+                                                 redlatch_permits_fn function,
+                                                 void *user,
+                                                 uint64_t tag);
+
+/**
  * Gives the semaphore so many permits, 0 to 2147483647, whatever it had before. Permits that are
  * taken stay taken: when there are fewer than that, callers wait until enough are given back.
  *
@@ -1066,6 +1263,20 @@ redlatch_status redlatch_semaphore_permits(const redlatch_lock *semaphore,
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_semaphore_set_permits(redlatch_lock *semaphore,
                                                uint32_t limit);
+
+/**
+ * Begins what redlatch_semaphore_set_permits() does and returns at once: an event
+ * REDLATCH_EVENT_PERMITS with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+ *   NULL. The event says that limit is above 2147483647.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+ */
+redlatch_status redlatch_semaphore_set_permits_start(redlatch_lock *semaphore,
+                                                     uint32_t limit,
+                                                     uint64_t tag);
 
 /**
  * Makes a plain semaphore; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
@@ -1460,217 +1671,6 @@ redlatch_status redlatch_latch_count(const redlatch_latch *latch,
  * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 redlatch_status redlatch_latch_count_start(redlatch_latch *latch, uint64_t tag);
-
-/**
- * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
- * with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
- * release it, once that event is taken.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
- *   under way, or lock is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-REDLATCH_MUST_CHECK
-redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
-                                            uint64_t owner,
-                                            int64_t wait_ms,
-                                            int64_t lease_ms,
-                                            uint64_t tag);
-
-/**
- * Begins what redlatch_lock_adopt() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with
- * this tag comes, as after redlatch_lock_acquire_start(), which redlatch_lock_acquire_cancel()
- * cancels too.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
- *   tag is under way, or an argument is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
- */
-REDLATCH_MUST_CHECK
-redlatch_status redlatch_lock_adopt_start(redlatch_lock *lock,
-                                          uint64_t owner,
-                                          const char *value,
-                                          int64_t lease_ms,
-                                          uint64_t tag);
-
-/**
- * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
- * and nothing is held. false: it had ended before, and its event tells how; if it was granted,
- * release it.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- */
-redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, bool *cancelled);
-
-/**
- * Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
- * with this tag comes.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_release_start(redlatch_lock *lock, uint64_t owner, uint64_t tag);
-
-/**
- * Begins what redlatch_lock_extend() does and returns at once: an event REDLATCH_EVENT_EXTEND with
- * this tag comes.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
- *   under way, or lock is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_extend_start(redlatch_lock *lock,
-                                           uint64_t owner,
-                                           int64_t lease_ms,
-                                           uint64_t tag);
-
-/**
- * Begins what redlatch_lock_force_release() does and returns at once: an event
- * REDLATCH_EVENT_FORCE_RELEASE with this tag comes.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_force_release_start(redlatch_lock *lock, uint64_t tag);
-
-/**
- * Begins what redlatch_lock_is_locked() does and returns at once: an event
- * REDLATCH_EVENT_IS_LOCKED with this tag comes.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag);
-
-/**
- * Begins what redlatch_lock_waiters() does and returns at once: an event REDLATCH_EVENT_HOLDERS
- * with this tag comes, as for redlatch_lock_holders_start().
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
- *   NULL. The event says that the lock is not of the kind fair.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_waiters_start(redlatch_lock *lock,
-                                            redlatch_holder_fn function,
-                                            void *user,
-                                            uint64_t tag);
-
-/**
- * Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
- * with this tag comes. redlatch_client_next_event() calls function with user for each holder
- * before it returns that event.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
- *   NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
-                                            redlatch_holder_fn function,
-                                            void *user,
-                                            uint64_t tag);
-
-/**
- * Begins what redlatch_lock_release_token() does and returns at once: an event
- * REDLATCH_EVENT_RELEASE_TOKEN with this tag comes.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
- *   argument is NULL. The event says that locks of this kind have no token.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_release_token_start(redlatch_lock *lock,
-                                                  const char *token,
-                                                  uint64_t tag);
-
-/**
- * Begins what redlatch_lock_extend_token() does and returns at once: an event
- * REDLATCH_EVENT_EXTEND_TOKEN with this tag comes.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
- *   redlatch_lock_release_token_start().
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_lock_extend_token_start(redlatch_lock *lock,
-                                                 const char *token,
-                                                 int64_t lease_ms,
-                                                 uint64_t tag);
-
-/**
- * Begins what redlatch_semaphore_permits() does and returns at once: an event
- * REDLATCH_EVENT_PERMITS with this tag comes. redlatch_client_next_event() calls function, unless it
- * is NULL, with user and both numbers before it returns that event.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
- *   NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_semaphore_permits_start(redlatch_lock *semaphore,
-                                                 redlatch_permits_fn function,
-                                                 void *user,
-                                                 uint64_t tag);
-
-/**
- * Begins what redlatch_semaphore_set_permits() does and returns at once: an event
- * REDLATCH_EVENT_PERMITS with this tag comes.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
- *   NULL. The event says that limit is above 2147483647.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_semaphore_set_permits_start(redlatch_lock *semaphore,
-                                                     uint32_t limit,
-                                                     uint64_t tag);
-
-/**
- * Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
- * tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
- * which connects with its first call in any case.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_client_ready_start(redlatch_client *client, uint64_t tag);
-
-/**
- * Begins what redlatch_client_close() does and returns at once: an event REDLATCH_EVENT_CLOSE with
- * this tag comes, after those of the calls that waited. Its result is REDLATCH_UNAVAILABLE, and the
- * text names the locks, if some could not be released. The thread of the client may end a moment
- * later.
- *
- * Statuses:
- * - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
- *   is under way, or client is NULL.
- * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
- */
-redlatch_status redlatch_client_close_start(redlatch_client *client, int64_t wait_ms, uint64_t tag);
 
 /**
  * Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the

@@ -54,9 +54,9 @@ impl<F: Copy> Slot<F> {
 
     /// Registers another function, or none. Afterwards the former one is not running, unless it is
     /// the caller itself.
-    pub(crate) fn set(&self, function: Option<F>, user: *mut c_void) {
+    pub(crate) fn set(&self, function: Option<F>, user: User) {
         let mut state = self.state();
-        state.function = function.map(|function| (function, User(user)));
+        state.function = function.map(|function| (function, user));
         while state.running && CALLING.get() != ptr::from_ref(self).cast() {
             state = self
                 .idle

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use redlatch::embed::Uncancelled;
 use redlatch::{Canceller, Operation, Result};
 
-use crate::arguments::{Out, handle, shared, taken};
-use crate::status::{redlatch_status, status, value};
+use crate::arguments::Freed;
+use crate::exports::exports;
+use crate::status::redlatch_status;
 
 /// Ends waits from another thread. One canceller serves any number of waits, at the same time too.
 /// It is used once: after redlatch_canceller_cancel() each wait with it ends at once.
 pub struct redlatch_canceller {
-    pub(crate) core: Canceller,
+    core: Canceller,
 }
+
+impl Freed for redlatch_canceller {}
 
 /// Waits for an operation, until it is cancelled if there is a canceller.
 pub(crate) fn wait<T>(
     operation: Operation<T>,
-    canceller: Option<&redlatch_canceller>,
+    canceller: Option<Arc<redlatch_canceller>>,
 ) -> Result<T> {
     match canceller {
         Some(canceller) => operation.wait_cancellable(&canceller.core),
@@ -25,24 +28,24 @@ pub(crate) fn wait<T>(
     }
 }
 
-/// Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-/// - REDLATCH_UNAVAILABLE: there is no descriptor left.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_canceller_new(
-    canceller: *mut *mut redlatch_canceller,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a place to write to.
-        let out = unsafe { Out::handle(canceller, "canceller") }?;
-        out.put(handle(Arc::new(redlatch_canceller {
-            core: Canceller::new()?,
-        })));
-        Ok(())
-    })
+exports! {
+    /// Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+    /// - REDLATCH_UNAVAILABLE: there is no descriptor left.
+    #[must_use]
+    fn redlatch_canceller_new(canceller: *mut *mut redlatch_canceller) {
+        canceller.give(Arc::new(redlatch_canceller { core: Canceller::new()? }))
+    }
+
+    /// Whether redlatch_canceller_cancel() was called: for work in steps that is to stop as well.
+    fn redlatch_canceller_is_cancelled(canceller: *const redlatch_canceller) -> bool = false
+        => canceller.core.is_cancelled();
+
+    /// Frees a canceller; NULL is allowed. Waits that use it go on, and nothing can cancel them any
+    /// more.
+    free redlatch_canceller_free(canceller: *mut redlatch_canceller);
 }
 
 /// Ends all waits with this canceller, now and later: they return REDLATCH_CANCELLED, unless they
@@ -57,28 +60,4 @@ pub unsafe extern "C" fn redlatch_canceller_cancel(canceller: *const redlatch_ca
     if let Some(canceller) = unsafe { canceller.as_ref() } {
         canceller.core.cancel();
     }
-}
-
-/// Whether redlatch_canceller_cancel() was called: for work in steps that is to stop as well.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_canceller_is_cancelled(
-    canceller: *const redlatch_canceller,
-) -> bool {
-    value(false, || {
-        // SAFETY: the header asks for a live handle.
-        Ok(unsafe { shared(canceller, "canceller") }?
-            .core
-            .is_cancelled())
-    })
-}
-
-/// Frees a canceller; NULL is allowed. Waits that use it go on, and nothing can cancel them any
-/// more.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_canceller_free(canceller: *mut redlatch_canceller) {
-    status(|| {
-        // SAFETY: the header asks for a handle that is not used any more.
-        drop(unsafe { taken(canceller) });
-        Ok(())
-    });
 }

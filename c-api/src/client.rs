@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use redlatch::embed::ClientExt;
 use redlatch::{Client, Error, ErrorKind, Level, Result, Stats};
 
-use crate::arguments::{Out, handle, millis_or, optional, shared, taken, text};
-use crate::calls::{Caller, Calls, Slot};
-use crate::events::{Events, Handle};
+use crate::arguments::{Freed, millis_or};
+use crate::calls::{Caller, Calls, Slot, User};
+use crate::events::{Events, Handle, REDLATCH_EVENT_READY, Started, What, start};
+use crate::exports::exports;
 use crate::options::redlatch_options;
-use crate::status::{Names, quiet_panics, redlatch_status, status, value};
+use crate::status::{Names, redlatch_status};
 
 /// For redlatch_client_close(): as long as the option close_limit says.
 pub const REDLATCH_CLOSE_LIMIT: i64 = -1;
@@ -52,40 +53,14 @@ pub struct redlatch_client {
 }
 
 impl redlatch_client {
-    /// Stores a client of these arguments of C, after `open` has done its part.
-    ///
-    /// # Safety
-    /// They are what the header asks for: a string, a live handle and a place to write to.
-    unsafe fn make(
-        url: *const c_char,
-        options: *const redlatch_options,
-        client: *mut *mut redlatch_client,
-        open: impl FnOnce(&Client) -> Result<()>,
-    ) -> Result<()> {
-        quiet_panics();
-        // SAFETY: promised by the caller.
-        let (url, options, out) = unsafe {
-            let out = Out::handle(client, "client")?;
-            (
-                if url.is_null() {
-                    None
-                } else {
-                    Some(text(url, "url")?)
-                },
-                optional(options, "options")?,
-                out,
-            )
-        };
-        let core = redlatch_options::client(options.as_deref(), url)?;
-        open(&core)?;
+    fn of(core: Client) -> Arc<redlatch_client> {
         let (events, calls, log) = (Mutex::default(), Mutex::default(), Slot::new());
-        out.put(handle(Arc::new(redlatch_client {
+        Arc::new(redlatch_client {
             core,
             events,
             calls,
             log,
-        })));
-        Ok(())
+        })
     }
 
     /// The time for closing that C gives.
@@ -107,12 +82,6 @@ impl redlatch_client {
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Cancels the wait that was started through this handle under this tag; whether it was one.
-    pub(crate) fn cancel(&self, handle: Arc<Handle>, tag: u64) -> Result<bool> {
-        self.refuse_fork()?;
-        Ok(self.events().cancel(&handle, tag))
     }
 
     /// Forgets what waits through a handle that is freed.
@@ -142,7 +111,7 @@ impl redlatch_client {
         closed
     }
 
-    fn log(self: &Arc<Self>, function: redlatch_event_fn, user: *mut c_void) -> Result<()> {
+    fn log(self: &Arc<Self>, function: redlatch_event_fn, user: User) -> Result<()> {
         self.log.set(function, user);
         if function.is_none() {
             return Ok(());
@@ -187,6 +156,23 @@ impl redlatch_client {
     }
 }
 
+impl Started for redlatch_client {
+    fn client(&self) -> &redlatch_client {
+        self
+    }
+}
+
+impl Freed for redlatch_client {
+    fn freed(self: Arc<Self>) {
+        if self.core.is_forked() {
+            // All of it is the parent's.
+            std::mem::forget(self);
+        } else {
+            self.log.set(None, User(ptr::null_mut()));
+        }
+    }
+}
+
 /// A text for a log: control characters and what else cannot be printed are escaped, as in the
 /// texts of errors.
 fn printable(text: &str) -> CString {
@@ -200,186 +186,145 @@ fn printable(text: &str) -> CString {
     CString::new(shown).unwrap_or_default()
 }
 
-/// Opens a client and waits until the server is reached. url is
-/// "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment
-/// variable REDLATCH_URL. options may be NULL. Close the client and free it with
-/// redlatch_client_free().
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, it does not
-///   fit the server (database, Sentinel, Cluster), options contradict each other, or client is
-///   NULL.
-/// - REDLATCH_UNAVAILABLE: the server cannot be reached, or does not answer within the option
-///   connect_timeout.
-/// - REDLATCH_AUTH: the server refuses user, password or certificate, or its certificate is
-///   refused.
-/// - REDLATCH_DENIED: its access rules forbid what connecting needs.
-/// - REDLATCH_SERVER: it answers with an error, for instance while it loads its data.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_open(
-    url: *const c_char,
-    options: *const redlatch_options,
-    client: *mut *mut redlatch_client,
-) -> redlatch_status {
-    // SAFETY: passed on.
-    status(|| unsafe { redlatch_client::make(url, options, client, |core| core.ready().wait()) })
-}
+exports! {
+    /// Opens a client and waits until the server is reached. url is
+    /// "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment
+    /// variable REDLATCH_URL. options may be NULL. Close the client and free it with
+    /// redlatch_client_free().
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, it does not
+    ///   fit the server (database, Sentinel, Cluster), options contradict each other, or client is
+    ///   NULL.
+    /// - REDLATCH_UNAVAILABLE: the server cannot be reached, or does not answer within the option
+    ///   connect_timeout.
+    /// - REDLATCH_AUTH: the server refuses user, password or certificate, or its certificate is
+    ///   refused.
+    /// - REDLATCH_DENIED: its access rules forbid what connecting needs.
+    /// - REDLATCH_SERVER: it answers with an error, for instance while it loads its data.
+    #[must_use]
+    fn redlatch_client_open(url: *const c_char, options: *const redlatch_options,
+        client: *mut *mut redlatch_client) {
+        let core = redlatch_options::client(options, url.optional()?)?;
+        core.ready().wait()?;
+        client.give(redlatch_client::of(core))
+    }
 
-/// Makes a client that connects with its first call: does no I/O, so that a program can start before
-/// its server. Until the server was reached once, calls that need it fail with
-/// REDLATCH_UNAVAILABLE after one attempt to connect, and later ones try again.
-/// redlatch_client_ready_start() connects ahead. Arguments, closing and freeing are as for
-/// redlatch_client_open().
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, options
-///   contradict each other, or client is NULL.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_new(
-    url: *const c_char,
-    options: *const redlatch_options,
-    client: *mut *mut redlatch_client,
-) -> redlatch_status {
-    // SAFETY: passed on.
-    status(|| unsafe { redlatch_client::make(url, options, client, |_| Ok(())) })
-}
+    /// Makes a client that connects with its first call: does no I/O, so that a program can start before
+    /// its server. Until the server was reached once, calls that need it fail with
+    /// REDLATCH_UNAVAILABLE after one attempt to connect, and later ones try again.
+    /// redlatch_client_ready_start() connects ahead. Arguments, closing and freeing are as for
+    /// redlatch_client_open().
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, options
+    ///   contradict each other, or client is NULL.
+    #[must_use]
+    fn redlatch_client_new(url: *const c_char, options: *const redlatch_options,
+        client: *mut *mut redlatch_client) {
+        client.give(redlatch_client::of(redlatch_options::client(options, url.optional()?)?))
+    }
 
-/// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
-/// told that they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT
-/// allows; 0 leaves everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if
-/// some could not be released; the client is closed all the same. Closing again is no error, and
-/// releases nothing more. After fork() the child may call it for the parent's client; it does
-/// nothing.
-///
-/// Statuses:
-/// - REDLATCH_UNAVAILABLE: some locks could not be released in time; the text names them.
-/// - REDLATCH_INVALID_ARGUMENT: client is NULL, or wait_ms is negative or above 10 minutes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_close(
-    client: *mut redlatch_client,
-    wait_ms: i64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let client = unsafe { shared(client, "client") }?;
+    /// Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
+    /// tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
+    /// which connects with its first call in any case.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    fn redlatch_client_ready_start(client: *mut redlatch_client, tag: u64) {
+        start(&client, tag, What::Answer(REDLATCH_EVENT_READY), || Ok(client.core.ready()))
+    }
+
+    /// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
+    /// told that they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT
+    /// allows; 0 leaves everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if
+    /// some could not be released; the client is closed all the same. Closing again is no error, and
+    /// releases nothing more. After fork() the child may call it for the parent's client; it does
+    /// nothing.
+    ///
+    /// Statuses:
+    /// - REDLATCH_UNAVAILABLE: some locks could not be released in time; the text names them.
+    /// - REDLATCH_INVALID_ARGUMENT: client is NULL, or wait_ms is negative or above 10 minutes.
+    fn redlatch_client_close(client: *mut redlatch_client, wait_ms: i64) {
         client.close(client.limit(wait_ms)?)
-    })
-}
+    }
 
-/// Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of
-/// this client stay usable until they are freed too, but nothing calls the program's event function
-/// any more.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_free(client: *mut redlatch_client) {
-    status(|| {
-        // SAFETY: the header asks for a handle that is not used any more.
-        let Some(client) = (unsafe { taken(client) }) else {
-            return Ok(());
-        };
-        if client.core.is_forked() {
-            // All of it is the parent's.
-            std::mem::forget(client);
-        } else {
-            client.log.set(None, ptr::null_mut());
-        }
-        Ok(())
-    });
-}
+    /// Begins what redlatch_client_close() does and returns at once: an event REDLATCH_EVENT_CLOSE with
+    /// this tag comes, after those of the calls that waited. Its result is REDLATCH_UNAVAILABLE, and the
+    /// text names the locks, if some could not be released. The thread of the client may end a moment
+    /// later.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
+    ///   is under way, or client is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    fn redlatch_client_close_start(client: *mut redlatch_client, wait_ms: i64, tag: u64) {
+        let limit = client.limit(wait_ms)?;
+        start(&client, tag, What::Close(limit), || Ok(client.core.close_within(limit)))
+    }
 
-/// Registers told, to be called with user for everything that happens, from a thread of the
-/// library; NULL stops it. The function may call anything here. When this returns, the function
-/// before is not running and will not be called again, unless it is that function that calls this.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: client is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_CLOSED: the client was closed before it was used.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_on_event(
-    client: *mut redlatch_client,
-    told: redlatch_event_fn,
-    user: *mut c_void,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let client = unsafe { shared(client, "client") }?;
+    /// Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of
+    /// this client stay usable until they are freed too, but nothing calls the program's event function
+    /// any more.
+    free redlatch_client_free(client: *mut redlatch_client);
+
+    /// Registers told, to be called with user for everything that happens, from a thread of the
+    /// library; NULL stops it. The function may call anything here. When this returns, the function
+    /// before is not running and will not be called again, unless it is that function that calls this.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: client is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_CLOSED: the client was closed before it was used.
+    fn redlatch_client_on_event(client: *mut redlatch_client, told: redlatch_event_fn,
+        user: *mut c_void) {
         client.refuse_fork()?;
         client.log(told, user)
-    })
-}
+    }
 
-/// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
-/// name is refused with the list of all.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: there is no such counter, or an argument is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_stats(
-    client: *mut redlatch_client,
-    name: *const c_char,
-    count: *mut u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle, a string and a place to write to.
-        let (client, name, out) = unsafe {
-            (
-                shared(client, "client")?,
-                text(name, "name")?,
-                Out::required(count, "count")?,
-            )
-        };
+    /// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
+    /// name is refused with the list of all.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: there is no such counter, or an argument is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    fn redlatch_client_stats(client: *mut redlatch_client, name: *const c_char, count: *mut u64) {
+        let name = name.text()?;
+        count.needed()?;
         client.refuse_fork()?;
         let all = client.core.stats().entries();
-        let Some((_, count)) = all.iter().find(|(known, _)| *known == name) else {
+        let Some((_, number)) = all.iter().find(|(known, _)| *known == name) else {
             let names: Vec<&str> = all.iter().map(|(known, _)| *known).collect();
-            let text = format!(
-                "there is no counter {name:?}; there are {}",
-                names.join(", ")
-            );
+            let text = format!("there is no counter {name:?}; there are {}", names.join(", "));
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         };
-        out.put(*count);
+        count.put(*number);
         Ok(())
-    })
-}
+    }
 
-/// The names of all counters there are, one for each index from 0; NULL after the last. Static.
-#[unsafe(no_mangle)]
-pub extern "C" fn redlatch_client_stats_name(index: usize) -> *const c_char {
-    static NAMES: Names = Names::new();
-    let all = || {
-        Stats::default()
-            .entries()
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect()
+    /// The names of all counters there are, one for each index from 0; NULL after the last. Static.
+    fn redlatch_client_stats_name(index: usize) -> *const c_char = ptr::null() => {
+        static NAMES: Names = Names::new();
+        NAMES.get(index, || Stats::default().entries().iter().map(|(name, _)| *name).collect())
     };
-    value(ptr::null(), || Ok(NAMES.get(index, all)))
-}
 
-/// A descriptor that is readable while events wait for redlatch_client_next_event(): it is
-/// level-triggered. Under edge triggering (EPOLLET) take all events each time, until
-/// REDLATCH_EVENT_NONE: a new one makes no edge while others wait. Poll it; never read, write or
-/// close it. It is the same one every time and is valid until the client is freed.
-/// On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_event_fd(
-    client: *mut redlatch_client,
-    fd: *mut c_int,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (client, out) = unsafe { (shared(client, "client")?, Out::required(fd, "fd")?) };
+    /// A descriptor that is readable while events wait for redlatch_client_next_event(): it is
+    /// level-triggered. Under edge triggering (EPOLLET) take all events each time, until
+    /// REDLATCH_EVENT_NONE: a new one makes no edge while others wait. Poll it; never read, write or
+    /// close it. It is the same one every time and is valid until the client is freed.
+    /// On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    fn redlatch_client_event_fd(client: *mut redlatch_client, fd: *mut c_int) {
+        fd.needed()?;
         client.refuse_fork()?;
-        out.put(client.events().fd()?);
+        fd.put(client.events().fd()?);
         Ok(())
-    })
+    }
 }

@@ -2,20 +2,19 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use redlatch::embed::{Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome};
-use redlatch::{Error, ErrorKind, Holder, Lock, Operation, ReentryKey, Result};
+use redlatch::{Error, ErrorKind, Operation, ReentryKey, Result};
 
-use crate::arguments::{Out, is_null, millis, shared, text};
 use crate::calls::User;
 use crate::client::redlatch_client;
-use crate::lock::{HolderFn, key, redlatch_holder_fn, redlatch_lock, tell_holder};
+use crate::exports::exports;
+use crate::lock::{HolderFn, redlatch_lock, tell_holder};
 use crate::semaphore::redlatch_permits_fn;
-use crate::status::{fail, redlatch_status, status};
+use crate::status::{fail, redlatch_status};
 
 /// No event waits.
 pub const REDLATCH_EVENT_NONE: i32 = 0;
@@ -70,7 +69,7 @@ pub(crate) struct Events {
 struct Known {
     number: u64,
     ticket: u64,
-    handle: Option<Weak<Handle>>,
+    handle: Weak<Handle>,
     is_wait: bool,
 }
 
@@ -79,12 +78,11 @@ struct Awaited {
     tag: u64,
     /// Its number among what was started; 0 for a loss.
     number: u64,
-    /// None for an operation of the client.
-    handle: Option<Weak<Handle>>,
+    handle: Weak<Handle>,
     what: What,
 }
 
-/// A lock or a counter, as C has it.
+/// A lock, a counter or a client, as C has it.
 pub(crate) type Handle = dyn Any + Send + Sync;
 
 pub(crate) enum What {
@@ -116,7 +114,7 @@ impl Awaited {
         Awaited {
             tag,
             number: 0,
-            handle: Some(Arc::downgrade(handle)),
+            handle: Arc::downgrade(handle),
             what,
         }
     }
@@ -130,17 +128,16 @@ impl Awaited {
 impl Known {
     /// Whether its handle was freed: then its tag is free.
     fn is_gone(&self) -> bool {
-        self.handle
-            .as_ref()
-            .is_some_and(|of| of.strong_count() == 0)
+        self.handle.strong_count() == 0
     }
 }
 
-fn is_of(known: Option<&Weak<Handle>>, handle: &Arc<Handle>) -> bool {
-    known.is_some_and(|of| ptr::addr_eq(of.as_ptr(), Arc::as_ptr(handle)))
+fn is_of(known: &Weak<Handle>, handle: &Arc<Handle>) -> bool {
+    ptr::addr_eq(known.as_ptr(), Arc::as_ptr(handle))
 }
 
 /// One event, as C gets it.
+#[derive(Default)]
 struct Event {
     kind: i32,
     tag: u64,
@@ -210,7 +207,7 @@ impl Events {
             return false;
         };
         let cancelled = known.is_wait
-            && is_of(known.handle.as_ref(), handle)
+            && is_of(&known.handle, handle)
             && queue.cancel(known.ticket) == Cancelled::Yes;
         if cancelled {
             self.known.remove(&tag);
@@ -226,7 +223,7 @@ impl Events {
         };
         let mut forgotten = Vec::new();
         queue.forget_all(|known| {
-            let is_its = known.is_wait() && is_of(known.handle.as_ref(), handle);
+            let is_its = known.is_wait() && is_of(&known.handle, handle);
             if is_its {
                 forgotten.push((known.tag, known.number));
             }
@@ -259,10 +256,7 @@ impl Events {
     ) -> Option<Event> {
         let tag = known.tag;
         self.free(tag, known.number);
-        let lock = match known.handle {
-            Some(of) => of.upgrade()?.downcast::<redlatch_lock>().ok(),
-            None => None,
-        };
+        let lock = known.handle.upgrade()?.downcast::<redlatch_lock>().ok();
         let kind = match known.what {
             What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
             What::Release { .. } => REDLATCH_EVENT_RELEASE,
@@ -301,7 +295,7 @@ impl Events {
             }
             (Outcome::Inspected(holders), what, _) => {
                 let count = holders.len() as u64;
-                if let What::Holders(function, User(user)) = what {
+                if let What::Holders(function, user) = what {
                     call = Some(Box::new(move || {
                         // SAFETY: the header asks for a function that can be called with user.
                         let tell = |holder| unsafe { tell_holder(holder, function, user) };
@@ -349,32 +343,28 @@ impl Events {
     }
 }
 
-/// Starts an operation of a lock whose answer is all that counts.
-fn start<T>(
-    lock: &Arc<redlatch_lock>,
-    tag: u64,
-    what: What,
-    operation: Operation<T>,
-) -> Result<()> {
-    start_of(&lock.client, Some(lock.clone()), tag, what, operation)
+/// A handle whose operations can be started: a lock, a counter, or the client itself.
+pub(crate) trait Started: Any + Send + Sync {
+    fn client(&self) -> &redlatch_client;
 }
 
-/// Starts an operation of a handle, or of the client itself.
-pub(crate) fn start_of<T>(
-    client: &redlatch_client,
-    handle: Option<Arc<Handle>>,
+/// Starts an operation of a handle.
+pub(crate) fn start<T>(
+    handle: &Arc<impl Started>,
     tag: u64,
     what: What,
-    operation: Operation<T>,
+    operation: impl FnOnce() -> Result<Operation<T>>,
 ) -> Result<()> {
-    let handle = handle.as_ref().map(Arc::downgrade);
-    let awaited = Awaited {
-        tag,
-        number: 0,
-        handle,
-        what,
-    };
-    events_for(client, tag)?.start(awaited, operation)
+    let mut events = events_for(handle.client(), tag)?;
+    // Not before: dropping a release would release, and making that of a close closes.
+    let operation = operation()?;
+    let handle: Arc<Handle> = handle.clone();
+    events.start(Awaited::new(&handle, tag, what), operation)
+}
+
+/// Starts the release of the newest level of a key.
+pub(crate) fn start_release(lock: &Arc<redlatch_lock>, key: ReentryKey, tag: u64) -> Result<()> {
+    events_for(&lock.client, tag)?.release(lock, key, tag)
 }
 
 /// The events of the client, if the tag is free.
@@ -385,420 +375,31 @@ fn events_for(client: &redlatch_client, tag: u64) -> Result<MutexGuard<'_, Event
     Ok(events)
 }
 
-/// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
-/// with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
-/// release it, once that event is taken.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
-///   under way, or lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_acquire_start(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    wait_ms: i64,
-    lease_ms: i64,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        let key = key(owner);
-        let operation = lock.acquire(key, wait_ms, lease_ms)?;
-        let what = What::Acquire { owner, key };
-        start(&lock, tag, what, operation)
-    })
+/// Cancels the wait that was started through this handle under this tag; whether it was one.
+pub(crate) fn cancel(handle: &Arc<impl Started>, tag: u64) -> Result<bool> {
+    let client = handle.client();
+    client.refuse_fork()?;
+    let handle: Arc<Handle> = handle.clone();
+    Ok(client.events().cancel(&handle, tag))
 }
 
-/// Begins what redlatch_lock_adopt() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with
-/// this tag comes, as after redlatch_lock_acquire_start(), which redlatch_lock_acquire_cancel()
-/// cancels too.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
-///   tag is under way, or an argument is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the process has no descriptor left.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_adopt_start(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    value: *const c_char,
-    lease_ms: i64,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and for a string.
-        let (lock, value) = unsafe { (shared(lock, "lock")?, text(value, "value")?) };
-        let key = key(owner);
-        let operation = lock.adopt(key, value, lease_ms)?;
-        let what = What::Acquire { owner, key };
-        start(&lock, tag, what, operation)
-    })
-}
-
-/// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
-/// and nothing is held. false: it had ended before, and its event tells how; if it was granted,
-/// release it.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
-    lock: *mut redlatch_lock,
-    tag: u64,
-    cancelled: *mut bool,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (lock, out) = unsafe { (shared(lock, "lock")?, Out::optional(cancelled)) };
-        out.put(lock.client.cancel(lock.clone(), tag)?);
-        Ok(())
-    })
-}
-
-/// Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
-/// with this tag comes.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_release_start(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        // Before the operation is made: dropping it would release as well.
-        events_for(&lock.client, tag)?.release(&lock, key(owner), tag)
-    })
-}
-
-/// Begins what redlatch_lock_extend() does and returns at once: an event REDLATCH_EVENT_EXTEND with
-/// this tag comes.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
-///   under way, or lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_extend_start(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    lease_ms: i64,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        let lease = millis("lease_ms", lease_ms, "lease")?;
-        let what = What::Answer(REDLATCH_EVENT_EXTEND);
-        start(&lock, tag, what, lock.core.extend_by(key(owner), lease))
-    })
-}
-
-/// Begins what redlatch_lock_force_release() does and returns at once: an event
-/// REDLATCH_EVENT_FORCE_RELEASE with this tag comes.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_force_release_start(
-    lock: *mut redlatch_lock,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        let what = What::Answer(REDLATCH_EVENT_FORCE_RELEASE);
-        start(&lock, tag, what, lock.core.force_release())
-    })
-}
-
-/// Begins what redlatch_lock_is_locked() does and returns at once: an event
-/// REDLATCH_EVENT_IS_LOCKED with this tag comes.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_is_locked_start(
-    lock: *mut redlatch_lock,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        let what = What::Answer(REDLATCH_EVENT_IS_LOCKED);
-        start(&lock, tag, what, lock.core.is_locked())
-    })
-}
-
-/// Begins what redlatch_lock_waiters() does and returns at once: an event REDLATCH_EVENT_HOLDERS
-/// with this tag comes, as for redlatch_lock_holders_start().
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
-///   NULL. The event says that the lock is not of the kind fair.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_waiters_start(
-    lock: *mut redlatch_lock,
-    function: redlatch_holder_fn,
-    user: *mut c_void,
-    tag: u64,
-) -> redlatch_status {
-    // SAFETY: as the header asks.
-    unsafe { start_telling(lock, function, user, tag, Lock::waiters) }
-}
-
-/// Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
-/// with this tag comes. redlatch_client_next_event() calls function with user for each holder
-/// before it returns that event.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
-///   NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_holders_start(
-    lock: *mut redlatch_lock,
-    function: redlatch_holder_fn,
-    user: *mut c_void,
-    tag: u64,
-) -> redlatch_status {
-    // SAFETY: as the header asks.
-    unsafe { start_telling(lock, function, user, tag, Lock::holders) }
-}
-
-/// Begins to ask; the event calls a function of the program for each of the answer.
-///
-/// # Safety
-/// `lock` is a live handle; the function can be called with `user` when the event is read.
-unsafe fn start_telling(
-    lock: *mut redlatch_lock,
-    function: redlatch_holder_fn,
-    user: *mut c_void,
-    tag: u64,
-    question: fn(&Lock) -> Operation<Vec<Holder>>,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: as the caller promises.
-        let lock = unsafe { shared(lock, "lock") }?;
-        let function = function.ok_or_else(|| is_null("function"))?;
-        start(
-            &lock,
-            tag,
-            What::Holders(function, User(user)),
-            question(&lock.core),
-        )
-    })
-}
-
-/// Begins what redlatch_lock_release_token() does and returns at once: an event
-/// REDLATCH_EVENT_RELEASE_TOKEN with this tag comes.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
-///   argument is NULL. The event says that locks of this kind have no token.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_release_token_start(
-    lock: *mut redlatch_lock,
-    token: *const c_char,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and for a string.
-        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
-        let what = What::Answer(REDLATCH_EVENT_RELEASE_TOKEN);
-        start(&lock, tag, what, lock.core.release_token(token))
-    })
-}
-
-/// Begins what redlatch_lock_extend_token() does and returns at once: an event
-/// REDLATCH_EVENT_EXTEND_TOKEN with this tag comes.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
-///   redlatch_lock_release_token_start().
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_extend_token_start(
-    lock: *mut redlatch_lock,
-    token: *const c_char,
-    lease_ms: i64,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and for a string.
-        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
-        let lease = millis("lease_ms", lease_ms, "lease")?;
-        let what = What::Answer(REDLATCH_EVENT_EXTEND_TOKEN);
-        start(&lock, tag, what, lock.core.extend_token(token, lease))
-    })
-}
-
-/// Begins what redlatch_semaphore_permits() does and returns at once: an event
-/// REDLATCH_EVENT_PERMITS with this tag comes. redlatch_client_next_event() calls function, unless it
-/// is NULL, with user and both numbers before it returns that event.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
-///   NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_semaphore_permits_start(
-    semaphore: *mut redlatch_lock,
-    function: redlatch_permits_fn,
-    user: *mut c_void,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(semaphore, "semaphore") }?;
-        let semaphore = lock.as_semaphore()?;
-        let what = What::Permits(function, User(user));
-        start(&lock, tag, what, semaphore.permits())
-    })
-}
-
-/// Begins what redlatch_semaphore_set_permits() does and returns at once: an event
-/// REDLATCH_EVENT_PERMITS with this tag comes.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
-///   NULL. The event says that limit is above 2147483647.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_semaphore_set_permits_start(
-    semaphore: *mut redlatch_lock,
-    limit: u32,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(semaphore, "semaphore") }?;
-        let semaphore = lock.as_semaphore()?;
-        let what = What::Permits(None, User(ptr::null_mut()));
-        start(&lock, tag, what, semaphore.set_permits(limit as usize))
-    })
-}
-
-/// Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
-/// tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
-/// which connects with its first call in any case.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_ready_start(
-    client: *mut redlatch_client,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let client = unsafe { shared(client, "client") }?;
-        let what = What::Answer(REDLATCH_EVENT_READY);
-        start_of(&client, None, tag, what, client.core.ready())
-    })
-}
-
-/// Begins what redlatch_client_close() does and returns at once: an event REDLATCH_EVENT_CLOSE with
-/// this tag comes, after those of the calls that waited. Its result is REDLATCH_UNAVAILABLE, and the
-/// text names the locks, if some could not be released. The thread of the client may end a moment
-/// later.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
-///   is under way, or client is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_close_start(
-    client: *mut redlatch_client,
-    wait_ms: i64,
-    tag: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let client = unsafe { shared(client, "client") }?;
-        let limit = client.limit(wait_ms)?;
-        // Before the operation is made: it closes a client that never connected.
-        let mut events = events_for(&client, tag)?;
-        let (handle, what) = (None, What::Close(limit));
-        let operation = client.core.close_within(limit);
-        let awaited = Awaited {
-            tag,
-            number: 0,
-            handle,
-            what,
-        };
-        events.start(awaited, operation)
-    })
-}
-
-/// Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
-/// others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
-/// has the text) and *value the fencing token of an acquisition, or what the kind says. tag, result
-/// and value may be NULL.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - *result can be what the function without _start returns, and REDLATCH_LOST for
-///   REDLATCH_EVENT_LOST.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_client_next_event(
-    client: *mut redlatch_client,
-    kind: *mut i32,
-    tag: *mut u64,
-    result: *mut redlatch_status,
-    value: *mut u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and places to write to.
-        let (client, kind, tag, result, value) = unsafe {
-            let kind = Out::required(kind, "kind")?;
-            (
-                shared(client, "client")?,
-                kind,
-                Out::optional(tag),
-                Out::optional(result),
-                Out::optional(value),
-            )
-        };
+exports! {
+    /// Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
+    /// others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
+    /// has the text) and *value the fencing token of an acquisition, or what the kind says. tag, result
+    /// and value may be NULL.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - *result can be what the function without _start returns, and REDLATCH_LOST for
+    ///   REDLATCH_EVENT_LOST.
+    fn redlatch_client_next_event(client: *mut redlatch_client, kind: *mut i32, tag: *mut u64,
+        result: *mut redlatch_status, value: *mut u64) {
+        kind.needed()?;
         client.refuse_fork()?;
-        let none = Event {
-            kind: REDLATCH_EVENT_NONE,
-            tag: 0,
-            result: 0,
-            value: 0,
-            call: None,
-        };
-        let event = client.events().next().unwrap_or(none);
-        if let Some(call) = event.call {
+        let mut event = client.events().next().unwrap_or_default();
+        if let Some(call) = event.call.take() {
             call();
         }
         kind.put(event.kind);
@@ -806,5 +407,5 @@ pub unsafe extern "C" fn redlatch_client_next_event(
         result.put(event.result);
         value.put(event.value);
         Ok(())
-    })
+    }
 }

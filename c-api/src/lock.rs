@@ -11,15 +11,19 @@ use redlatch::{
     AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, LostReason, Operation, ReentryKey, Result,
 };
 
-use crate::arguments::{
-    Buffer, Out, all_shared, bytes, counted, handle, is_null, millis, millis_or, optional, shared,
-    taken, text,
-};
-use crate::calls::{Caller, Slot};
-use crate::canceller::{redlatch_canceller, wait};
+use crate::arguments::{Freed, is_null, millis, millis_or};
+use crate::calls::{Caller, Slot, User};
+use crate::canceller::redlatch_canceller;
 use crate::client::redlatch_client;
+use crate::events::{
+    REDLATCH_EVENT_EXTEND, REDLATCH_EVENT_EXTEND_TOKEN, REDLATCH_EVENT_FORCE_RELEASE,
+    REDLATCH_EVENT_IS_LOCKED, REDLATCH_EVENT_RELEASE_TOKEN, Started,
+    What::{self, Answer},
+    start, start_release,
+};
+use crate::exports::exports;
 use crate::options::redlatch_options;
-use crate::status::{redlatch_lost_reason, redlatch_status, status, value};
+use crate::status::{redlatch_lost_reason, redlatch_status};
 
 /// wait_ms: as long as it takes.
 pub const REDLATCH_FOREVER: i64 = -1;
@@ -93,15 +97,6 @@ fn owner_of(key: ReentryKey) -> u64 {
     }
 }
 
-/// A number for owner that no call of this function in this process gives again, for languages
-/// whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
-/// numbers that a program counts itself, and a floating-point number can hold it.
-#[unsafe(no_mangle)]
-pub extern "C" fn redlatch_owner_new() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1 << 48);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 /// How long a wait lasts at most; `None` has no limit.
 pub(crate) fn wait_limit(wait_ms: i64) -> Result<Option<Duration>> {
     let constant = (REDLATCH_FOREVER, "REDLATCH_FOREVER");
@@ -117,46 +112,13 @@ pub(crate) fn key(owner: u64) -> ReentryKey {
 }
 
 impl redlatch_lock {
-    fn new(
-        client: Arc<redlatch_client>,
-        name: &[u8],
-        options: Option<Arc<redlatch_options>>,
-    ) -> Result<Arc<redlatch_lock>> {
-        let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
-        let core = client.core.lock_from_bytes(name, options)?;
-        Ok(redlatch_lock::of(client, core))
-    }
-
-    /// Both sides of a read-write lock.
-    fn sides(
-        client: Arc<redlatch_client>,
-        name: &[u8],
-        options: Option<Arc<redlatch_options>>,
-    ) -> Result<[Arc<redlatch_lock>; 2]> {
-        let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
-        let sides = client.core.rw_lock_from_bytes(name, options)?;
-        Ok([sides.read(), sides.write()]
-            .map(|side| redlatch_lock::of(client.clone(), side.clone())))
-    }
-
-    fn multi(
-        client: Arc<redlatch_client>,
-        locks: &[Arc<redlatch_lock>],
-    ) -> Result<Arc<redlatch_lock>> {
-        let core = client
-            .core
-            .multi_lock_of(locks.iter().map(|lock| &lock.core))?;
-        Ok(redlatch_lock::of(client, core))
-    }
-
-    pub(crate) fn of(client: Arc<redlatch_client>, core: Lock) -> Arc<redlatch_lock> {
-        let (token, held, lost) = (Mutex::default(), Mutex::default(), OnceLock::new());
+    pub(crate) fn of(client: &Arc<redlatch_client>, core: Lock) -> Arc<redlatch_lock> {
         Arc::new(redlatch_lock {
-            client,
+            client: client.clone(),
             core,
-            token,
-            held,
-            lost,
+            token: Mutex::default(),
+            held: Mutex::default(),
+            lost: OnceLock::new(),
             permits: AtomicU32::new(1),
         })
     }
@@ -165,42 +127,31 @@ impl redlatch_lock {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn acquire(
-        &self,
-        key: ReentryKey,
-        wait_ms: i64,
-        lease_ms: i64,
-    ) -> Result<Operation<Guard>> {
+    fn token(&self) -> MutexGuard<'_, Option<Arc<str>>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn acquire(&self, owner: u64, wait_ms: i64, lease_ms: i64) -> Result<Operation<Guard>> {
         let permits = self.permits.load(Ordering::Relaxed) as usize;
-        let mut options = self.terms(key, lease_ms)?.permits(permits);
+        let mut options = self.terms(owner, lease_ms)?.permits(permits);
         if let Some(wait) = wait_limit(wait_ms)? {
             options = options.wait(wait);
         }
-        if let Some(token) = self
-            .token
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-        {
+        if let Some(token) = self.token().clone() {
             options = options.token(token);
         }
         Ok(self.core.acquire_with(options))
     }
 
     /// Takes over the lock of a token.
-    pub(crate) fn adopt(
-        &self,
-        key: ReentryKey,
-        value: &str,
-        lease_ms: i64,
-    ) -> Result<Operation<Guard>> {
-        let options = self.terms(key, lease_ms)?.adopting(value);
+    fn adopt(&self, owner: u64, value: &str, lease_ms: i64) -> Result<Operation<Guard>> {
+        let options = self.terms(owner, lease_ms)?.adopting(value);
         Ok(self.core.acquire_with(options))
     }
 
-    fn terms(&self, key: ReentryKey, lease_ms: i64) -> Result<AcquireOptions> {
+    fn terms(&self, owner: u64, lease_ms: i64) -> Result<AcquireOptions> {
         self.client.refuse_fork()?;
-        let options = AcquireOptions::new().key(key).tied_to_key();
+        let options = AcquireOptions::new().key(key(owner)).tied_to_key();
         let constant = (REDLATCH_LOCK_LEASE, "REDLATCH_LOCK_LEASE");
         Ok(match millis_or(constant, "lease_ms", lease_ms, "lease")? {
             Some(lease) => options.lease(lease),
@@ -208,19 +159,10 @@ impl redlatch_lock {
         })
     }
 
-    fn acquire_blocking(
-        &self,
-        owner: u64,
-        wait_ms: i64,
-        lease_ms: i64,
-        canceller: Option<&redlatch_canceller>,
-        token: &Out<u64>,
-    ) -> Result<()> {
-        let key = key(owner);
-        let operation = self.acquire(key, wait_ms, lease_ms)?;
-        let guard = wait(operation, canceller)?;
-        token.put(self.keep(owner, key, guard).0);
-        Ok(())
+    fn extend(&self, owner: u64, lease_ms: i64) -> Result<Operation<()>> {
+        self.client.refuse_fork()?;
+        let lease = millis("lease_ms", lease_ms, "lease")?;
+        Ok(self.core.extend_by(key(owner), lease))
     }
 
     /// Keeps a level until it is released or the handle is freed; returns its token, and the hold
@@ -299,6 +241,23 @@ impl redlatch_lock {
     }
 }
 
+impl Started for redlatch_lock {
+    fn client(&self) -> &redlatch_client {
+        &self.client
+    }
+}
+
+impl Freed for redlatch_lock {
+    fn freed(self: Arc<Self>) {
+        if !self.client.core.is_forked()
+            && let Some(lost) = self.lost.get()
+        {
+            lost.slot.set(None, User(ptr::null_mut()));
+        }
+        self.client.clone().forget(self);
+    }
+}
+
 impl Drop for redlatch_lock {
     /// Nobody can release these levels through this handle any more.
     fn drop(&mut self) {
@@ -306,497 +265,6 @@ impl Drop for redlatch_lock {
             held.levels.into_iter().for_each(Guard::abandon);
         }
     }
-}
-
-/// Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
-/// added to those that the client was opened with. Free it with redlatch_lock_free().
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
-///   lock or contradicts another, or an argument is NULL (but options).
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_new(
-    client: *mut redlatch_client,
-    name: *const c_char,
-    options: *const redlatch_options,
-    lock: *mut *mut redlatch_lock,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles, a string and a place to write to.
-        unsafe {
-            let out = Out::handle(lock, "lock")?;
-            let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
-            out.put(handle(redlatch_lock::new(
-                client,
-                name,
-                optional(options, "options")?,
-            )?));
-        }
-        Ok(())
-    })
-}
-
-/// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
-///   lock or contradicts another, or an argument is NULL (but options).
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_new_n(
-    client: *mut redlatch_client,
-    name: *const c_char,
-    length: usize,
-    options: *const redlatch_options,
-    lock: *mut *mut redlatch_lock,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles, that many bytes and a place to write to.
-        unsafe {
-            let out = Out::handle(lock, "lock")?;
-            let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
-            out.put(handle(redlatch_lock::new(
-                client,
-                name,
-                optional(options, "options")?,
-            )?));
-        }
-        Ok(())
-    })
-}
-
-/// Makes both sides of a read-write lock: many owners may have *read at a time, or one has *write.
-/// It is the same lock as the RReadWriteLock of Redisson with this name. Each side is a lock, to be
-/// freed with redlatch_lock_free(). name and options are as for redlatch_lock_new(); the option kind
-/// is refused, unless it is the client's or the default; fencing is for the writer. Does no I/O.
-///
-/// An owner that has the write side may acquire the read side too, and keep it when it releases the
-/// write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
-///   lock or contradicts another, or an argument is NULL (but options).
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_rw_lock_new(
-    client: *mut redlatch_client,
-    name: *const c_char,
-    options: *const redlatch_options,
-    read: *mut *mut redlatch_lock,
-    write: *mut *mut redlatch_lock,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles, a string and places to write to.
-        unsafe {
-            let out = [Out::handle(read, "read")?, Out::handle(write, "write")?];
-            let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
-            let sides = redlatch_lock::sides(client, name, optional(options, "options")?)?;
-            out.iter()
-                .zip(sides)
-                .for_each(|(out, side)| out.put(handle(side)));
-        }
-        Ok(())
-    })
-}
-
-/// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
-///   lock or contradicts another, or an argument is NULL (but options).
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_rw_lock_new_n(
-    client: *mut redlatch_client,
-    name: *const c_char,
-    length: usize,
-    options: *const redlatch_options,
-    read: *mut *mut redlatch_lock,
-    write: *mut *mut redlatch_lock,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles, that many bytes and places to write to.
-        unsafe {
-            let out = [Out::handle(read, "read")?, Out::handle(write, "write")?];
-            let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
-            let sides = redlatch_lock::sides(client, name, optional(options, "options")?)?;
-            out.iter()
-                .zip(sides)
-                .for_each(|(out, side)| out.put(handle(side)));
-        }
-        Ok(())
-    })
-}
-
-/// Makes a multi lock of count locks of this client: an owner has all of them, or none. They may be of
-/// any kind, in any order; each name once. A semaphore gives one permit. The multi lock keeps what it needs
-/// of them, so each may be freed before it. It is a lock for all functions here, and is freed with
-/// redlatch_lock_free(). Does no I/O.
-///
-/// Every client waits for names in the same order, so no two callers wait for each other. While it
-/// waits, it keeps the names before the one that it waits for. The loss of one is the loss of the whole;
-/// the others stay held until the release. Its fencing token is 0: each lock has the owner's.
-///
-/// It has no key of its own: what asks Redis about a lock (redlatch_lock_is_locked(),
-/// redlatch_lock_holders(), redlatch_lock_waiters(), redlatch_lock_force_release()) or takes a token is
-/// refused with REDLATCH_INVALID_ARGUMENT. Ask each of its locks.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: count is 0, a name is given twice, a lock is of another client, or an
-///   argument or one of the locks is NULL.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_multi_lock_new(
-    client: *mut redlatch_client,
-    locks: *const *mut redlatch_lock,
-    count: usize,
-    lock: *mut *mut redlatch_lock,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles, that many of them, and a place to write to.
-        unsafe {
-            let out = Out::handle(lock, "lock")?;
-            let client = shared(client, "client")?;
-            let locks = all_shared(locks, count, "locks")?;
-            out.put(handle(redlatch_lock::multi(client, &locks)?));
-        }
-        Ok(())
-    })
-}
-
-/// Frees a lock; NULL is allowed. Does no I/O. A hold through it is not released but
-/// not renewed any more either, so that it ends with its lease; an event warns. An operation on it
-/// is cancelled and gives no event. When this returns, no call of its lost function is running,
-/// unless that function is the caller.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
-    status(|| {
-        // SAFETY: the header asks for a handle that is not used any more.
-        let Some(lock) = (unsafe { taken(lock) }) else {
-            return Ok(());
-        };
-        if !lock.client.core.is_forked()
-            && let Some(lost) = lock.lost.get()
-        {
-            lost.slot.set(None, ptr::null_mut());
-        }
-        lock.client.clone().forget(lock);
-        Ok(())
-    });
-}
-
-/// Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once,
-/// REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
-/// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
-/// fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
-///
-/// Statuses:
-/// - REDLATCH_TIMEOUT: wait_ms is over, and others have the lock.
-/// - REDLATCH_LOST: owner lost this lock and has not released each level of it ("Lost" at the top).
-///   Trying again does not help; redlatch_lock_release() does.
-/// - REDLATCH_WOULD_DEADLOCK: owner has the read side and asks for the write side.
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-/// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
-/// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, or lock is NULL.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_acquire(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    wait_ms: i64,
-    lease_ms: i64,
-    token: *mut u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (lock, token) = unsafe { (shared(lock, "lock")?, Out::optional(token)) };
-        lock.acquire_blocking(owner, wait_ms, lease_ms, None, &token)
-    })
-}
-
-/// The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
-/// leaves nothing behind, when canceller is cancelled before the lock is acquired. canceller may be
-/// NULL.
-///
-/// Statuses:
-/// - REDLATCH_CANCELLED: canceller was cancelled.
-/// - Those of redlatch_lock_acquire(): REDLATCH_TIMEOUT, REDLATCH_LOST, REDLATCH_WOULD_DEADLOCK,
-///   REDLATCH_FOREIGN_KIND, REDLATCH_NOT_REPLICATED, REDLATCH_INVALID_ARGUMENT, REDLATCH_CLOSED,
-///   REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER,
-///   REDLATCH_NAME_NOT_CLUSTERABLE.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_acquire_cancellable(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    wait_ms: i64,
-    lease_ms: i64,
-    canceller: *mut redlatch_canceller,
-    token: *mut u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles and a place to write to.
-        let (lock, token, canceller) = unsafe {
-            (
-                shared(lock, "lock")?,
-                Out::optional(token),
-                optional(canceller, "canceller")?,
-            )
-        };
-        lock.acquire_blocking(owner, wait_ms, lease_ms, canceller.as_deref(), &token)
-    })
-}
-
-/// The value that a simple lock's key gets when it is acquired through this handle from now on, in
-/// place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
-/// A program that knows it can release and extend the lock.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token (reentrant, and both sides of a
-///   read-write lock), token is not 1 to 512 bytes of UTF-8, or lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_set_token(
-    lock: *mut redlatch_lock,
-    token: *const c_char,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and for a string.
-        let (lock, token) = unsafe {
-            let token = if token.is_null() {
-                None
-            } else {
-                Some(text(token, "token")?)
-            };
-            (shared(lock, "lock")?, token)
-        };
-        lock.client.refuse_fork()?;
-        // Refused here, where the mistake is, and not only when the lock is acquired.
-        if let Some(token) = token {
-            lock.core.check_token(token)?;
-        }
-        *lock.token.lock().unwrap_or_else(PoisonError::into_inner) = token.map(Arc::from);
-        Ok(())
-    })
-}
-
-/// Gives back the newest level of owner. After fork() the child may call it for the
-/// parent's hold; it does nothing.
-///
-/// Statuses:
-/// - REDLATCH_LOST: the lock was lost before; the level is given back all the same.
-/// - REDLATCH_NOT_OWNER: owner does not hold the lock.
-/// - REDLATCH_UNAVAILABLE: the server was out of reach for as long as the option outage says; the
-///   lock ends with its lease.
-/// - REDLATCH_CLOSED: the client is closed; closing has released the lock, or it ends with its
-///   lease.
-/// - REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE:
-///   "Statuses of the server" at the top; the lock ends with its lease.
-/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_release(
-    lock: *mut redlatch_lock,
-    owner: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        lock.release(key(owner))
-    })
-}
-
-/// Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
-/// it is renewed.
-///
-/// Statuses:
-/// - REDLATCH_LOST: the lock was lost before.
-/// - REDLATCH_NOT_OWNER: owner does not hold the lock.
-/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or lock is NULL.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_extend(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    lease_ms: i64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        lock.client.refuse_fork()?;
-        let lease = millis("lease_ms", lease_ms, "lease")?;
-        lock.core.extend_by(key(owner), lease).wait()
-    })
-}
-
-/// Frees the lock if token is its value, in whatever process it was acquired: for work that is
-/// passed on with its lock. Simple kinds only.
-///
-/// Statuses:
-/// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-/// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token, token is not 1 to 512 bytes of
-///   UTF-8, or an argument is NULL.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_release_token(
-    lock: *mut redlatch_lock,
-    token: *const c_char,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and for a string.
-        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
-        lock.core.release_token(token).wait()
-    })
-}
-
-/// Takes over the lock if value is its value, whichever process acquired it: owner holds it then, as
-/// after redlatch_lock_acquire(). The value is worth nothing any more: whoever acquired with it can
-/// neither release nor extend the lock, and is told that it is lost. Simple kinds only. lease_ms is
-/// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the fencing
-/// token, 0 without the option fencing.
-///
-/// Statuses:
-/// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-/// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
-/// - REDLATCH_INVALID_ARGUMENT: owner has the lock already, lease_ms is out of bounds, or as for
-///   redlatch_lock_release_token().
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_adopt(
-    lock: *mut redlatch_lock,
-    owner: u64,
-    value: *const c_char,
-    lease_ms: i64,
-    token: *mut u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle, a string, and a place to write to.
-        let (lock, value, token) = unsafe {
-            (
-                shared(lock, "lock")?,
-                text(value, "value")?,
-                Out::optional(token),
-            )
-        };
-        let key = key(owner);
-        let guard = lock.adopt(key, value, lease_ms)?.wait()?;
-        token.put(lock.keep(owner, key, guard).0);
-        Ok(())
-    })
-}
-
-/// Makes the lock live at least lease_ms from now if token is its value; as
-/// redlatch_lock_release_token.
-///
-/// Statuses:
-/// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
-///   redlatch_lock_release_token().
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_extend_token(
-    lock: *mut redlatch_lock,
-    token: *const c_char,
-    lease_ms: i64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and for a string.
-        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
-        let lease = millis("lease_ms", lease_ms, "lease")?;
-        lock.core.extend_token(token, lease).wait()
-    })
-}
-
-/// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
-/// whether there was one.
-///
-/// Statuses:
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name; it stays.
-/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_force_release(
-    lock: *mut redlatch_lock,
-    deleted: *mut bool,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (lock, deleted) = unsafe { (shared(lock, "lock")?, Out::optional(deleted)) };
-        deleted.put(lock.core.force_release().wait()?);
-        Ok(())
-    })
-}
-
-/// Whether anybody holds the lock now; asks Redis.
-///
-/// Statuses:
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_is_locked(
-    lock: *mut redlatch_lock,
-    locked: *mut bool,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (lock, out) = unsafe { (shared(lock, "lock")?, Out::required(locked, "locked")?) };
-        out.put(lock.core.is_locked().wait()?);
-        Ok(())
-    })
-}
-
-/// Asks Redis for the holder of the lock, one of them if it is a read lock. owner receives a text
-/// that only equality makes sense of, "" if the lock is free; size is the size of that buffer. A
-/// text that does not fit with its final NUL is refused, not cut: 64 bytes are enough for holders
-/// of the kind reentrant, 513 for tokens, and redlatch_lock_holders() needs no buffer. *count is the hold count,
-/// *remaining_ms how long the lock lives without a renewal, -1 if it has no expiry. Each of the
-/// three may be NULL.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: the text does not fit into size bytes, or lock is NULL.
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_holder(
-    lock: *mut redlatch_lock,
-    owner: *mut c_char,
-    size: usize,
-    count: *mut u32,
-    remaining_ms: *mut i64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and places to write to.
-        let (lock, owner, count, remaining) = unsafe {
-            let owner = Buffer::new(owner, size, "owner");
-            (
-                shared(lock, "lock")?,
-                owner,
-                Out::optional(count),
-                Out::optional(remaining_ms),
-            )
-        };
-        let holder = lock.core.holder().wait()?;
-        owner.put(holder.as_ref().map_or("", |holder| &holder.owner))?;
-        count.put(holder.as_ref().map_or(0, |holder| holder.count));
-        remaining.put(holder.map_or(0, |holder| {
-            holder.remaining.map_or(-1, |time| time.as_millis() as i64)
-        }));
-        Ok(())
-    })
 }
 
 /// A holder of a lock, as Redis has it.
@@ -825,67 +293,24 @@ pub struct redlatch_holder {
 pub type redlatch_holder_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, holder: *const redlatch_holder)>;
 
-/// Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
-/// with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
-/// which takes the server about a microsecond for each of its connections.
-///
-/// Statuses:
-/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_holders(
-    lock: *mut redlatch_lock,
-    function: redlatch_holder_fn,
-    user: *mut c_void,
-) -> redlatch_status {
-    // SAFETY: as the header asks.
-    unsafe { tell_all(lock, function, user, Lock::holders) }
-}
-
-/// Asks Redis for the queue of a fair lock or semaphore, and calls function with user for each waiter, in
-/// the order in which they are served, those of other programs included; as redlatch_lock_holders() does.
-/// count is how many permits it wants, 0 of a lock; remaining_ms is how long the place is kept if its
-/// waiter does not ask again.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: Redis keeps no queue for a lock of this kind, or a semaphore without fair; or
-///   an argument is NULL.
-/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_waiters(
-    lock: *mut redlatch_lock,
-    function: redlatch_holder_fn,
-    user: *mut c_void,
-) -> redlatch_status {
-    // SAFETY: as the header asks.
-    unsafe { tell_all(lock, function, user, Lock::waiters) }
-}
-
 /// Asks, and calls a function of the program for each of the answer.
-///
-/// # Safety
-/// `lock` is a live handle; the function can be called with `user`.
-unsafe fn tell_all(
-    lock: *mut redlatch_lock,
+fn tell_all(
+    lock: &redlatch_lock,
     function: redlatch_holder_fn,
-    user: *mut c_void,
+    user: User,
     question: fn(&Lock) -> Operation<Vec<Holder>>,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: as the caller promises.
-        let lock = unsafe { shared(lock, "lock")? };
-        let Some(function) = function else {
-            return Err(is_null("function"));
-        };
-        for holder in question(&lock.core).wait()? {
-            // SAFETY: as the caller promises.
-            unsafe { tell_holder(&holder, function, user) };
-        }
-        Ok(())
-    })
+) -> Result<()> {
+    let function = function.ok_or_else(|| is_null("function"))?;
+    for holder in question(&lock.core).wait()? {
+        // SAFETY: the header asks for a function that can be called with user.
+        unsafe { tell_holder(&holder, function, user) };
+    }
+    Ok(())
+}
+
+/// In milliseconds.
+fn remaining(holder: &Holder) -> i64 {
+    holder.remaining.map_or(-1, |time| time.as_millis() as i64)
 }
 
 pub(crate) type HolderFn = unsafe extern "C" fn(*mut c_void, *const redlatch_holder);
@@ -894,7 +319,7 @@ pub(crate) type HolderFn = unsafe extern "C" fn(*mut c_void, *const redlatch_hol
 ///
 /// # Safety
 /// The function can be called with `user`.
-pub(crate) unsafe fn tell_holder(holder: &Holder, function: HolderFn, user: *mut c_void) {
+pub(crate) unsafe fn tell_holder(holder: &Holder, function: HolderFn, User(user): User) {
     // A NUL cannot be in the middle of a text of C.
     let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
     let owner = text(&holder.owner);
@@ -908,7 +333,7 @@ pub(crate) unsafe fn tell_holder(holder: &Holder, function: HolderFn, user: *mut
         owner: owner.as_ptr(),
         count: holder.count,
         pid: process.map_or(0, |of| of.pid),
-        remaining_ms: holder.remaining.map_or(-1, |time| time.as_millis() as i64),
+        remaining_ms: remaining(holder),
         client_name,
         language,
         host,
@@ -917,92 +342,454 @@ pub(crate) unsafe fn tell_holder(holder: &Holder, function: HolderFn, user: *mut
     unsafe { function(user, &raw const told) };
 }
 
-/// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock
-/// that counts suspend, and has false or 0 for a failure.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_is_held(lock: *const redlatch_lock, owner: u64) -> bool {
-    value(false, || {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        Ok(lock.hold(owner).is_held())
-    })
-}
+exports! {
+    /// Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
+    /// added to those that the client was opened with. Free it with redlatch_lock_free().
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+    ///   lock or contradicts another, or an argument is NULL (but options).
+    #[must_use]
+    make redlatch_lock_new(client: *mut redlatch_client, name, options: *const redlatch_options,
+        lock: *mut *mut redlatch_lock) {
+        let options = redlatch_options::lock(options, client.core.lock_options())?;
+        let core = client.core.lock_from_bytes(name, options)?;
+        lock.give(redlatch_lock::of(&client, core))
+    }
 
-/// The same with the reason.
-///
-/// Statuses:
-/// - REDLATCH_LOST: owner has lost the lock; redlatch_last_lost_reason() says why.
-/// - REDLATCH_NOT_OWNER: owner does not hold the lock.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_check(
-    lock: *const redlatch_lock,
-    owner: u64,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
+    /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+    ///   lock or contradicts another, or an argument is NULL (but options).
+    #[must_use]
+    counted redlatch_lock_new_n;
+
+    /// Makes both sides of a read-write lock: many owners may have *read at a time, or one has *write.
+    /// It is the same lock as the RReadWriteLock of Redisson with this name. Each side is a lock, to be
+    /// freed with redlatch_lock_free(). name and options are as for redlatch_lock_new(); the option kind
+    /// is refused, unless it is the client's or the default; fencing is for the writer. Does no I/O.
+    ///
+    /// An owner that has the write side may acquire the read side too, and keep it when it releases the
+    /// write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+    ///   lock or contradicts another, or an argument is NULL (but options).
+    #[must_use]
+    make redlatch_rw_lock_new(client: *mut redlatch_client, name, options: *const redlatch_options,
+        read: *mut *mut redlatch_lock, write: *mut *mut redlatch_lock) {
+        let options = redlatch_options::lock(options, client.core.lock_options())?;
+        let sides = client.core.rw_lock_from_bytes(name, options)?;
+        read.give(redlatch_lock::of(&client, sides.read().clone()))?;
+        write.give(redlatch_lock::of(&client, sides.write().clone()))
+    }
+
+    /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+    ///   lock or contradicts another, or an argument is NULL (but options).
+    #[must_use]
+    counted redlatch_rw_lock_new_n;
+
+    /// Makes a multi lock of count locks of this client: an owner has all of them, or none. They may be of
+    /// any kind, in any order; each name once. A semaphore gives one permit. The multi lock keeps what it needs
+    /// of them, so each may be freed before it. It is a lock for all functions here, and is freed with
+    /// redlatch_lock_free(). Does no I/O.
+    ///
+    /// Every client waits for names in the same order, so no two callers wait for each other. While it
+    /// waits, it keeps the names before the one that it waits for. The loss of one is the loss of the whole;
+    /// the others stay held until the release. Its fencing token is 0: each lock has the owner's.
+    ///
+    /// It has no key of its own: what asks Redis about a lock (redlatch_lock_is_locked(),
+    /// redlatch_lock_holders(), redlatch_lock_waiters(), redlatch_lock_force_release()) or takes a token is
+    /// refused with REDLATCH_INVALID_ARGUMENT. Ask each of its locks.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: count is 0, a name is given twice, a lock is of another client, or an
+    ///   argument or one of the locks is NULL.
+    #[must_use]
+    fn redlatch_multi_lock_new(client: *mut redlatch_client, locks: *const *mut redlatch_lock,
+        count: usize, lock: *mut *mut redlatch_lock) {
+        let locks = locks.all(count)?;
+        let core = client.core.multi_lock_of(locks.iter().map(|lock| &lock.core))?;
+        lock.give(redlatch_lock::of(&client, core))
+    }
+
+    /// Frees a lock; NULL is allowed. Does no I/O. A hold through it is not released but
+    /// not renewed any more either, so that it ends with its lease; an event warns. An operation on it
+    /// is cancelled and gives no event. When this returns, no call of its lost function is running,
+    /// unless that function is the caller.
+    free redlatch_lock_free(lock: *mut redlatch_lock);
+
+    /// Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once,
+    /// REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
+    /// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
+    /// fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
+    ///
+    /// Statuses:
+    /// - REDLATCH_TIMEOUT: wait_ms is over, and others have the lock.
+    /// - REDLATCH_LOST: owner lost this lock and has not released each level of it ("Lost" at the top).
+    ///   Trying again does not help; redlatch_lock_release() does.
+    /// - REDLATCH_WOULD_DEADLOCK: owner has the read side and asks for the write side.
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+    /// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
+    /// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, or lock is NULL.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    #[must_use]
+    wait redlatch_lock_acquire(lock: *mut redlatch_lock, owner: u64, wait_ms: i64, lease_ms: i64;
+        token: *mut u64)
+        = What::Acquire { owner, key: key(owner) }, lock.acquire(owner, wait_ms, lease_ms)?
+        => |guard| token.put(lock.keep(owner, key(owner), guard).0);
+
+    /// The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
+    /// leaves nothing behind, when canceller is cancelled before the lock is acquired. canceller may be
+    /// NULL.
+    ///
+    /// Statuses:
+    /// - REDLATCH_CANCELLED: canceller was cancelled.
+    /// - Those of redlatch_lock_acquire(): REDLATCH_TIMEOUT, REDLATCH_LOST, REDLATCH_WOULD_DEADLOCK,
+    ///   REDLATCH_FOREIGN_KIND, REDLATCH_NOT_REPLICATED, REDLATCH_INVALID_ARGUMENT, REDLATCH_CLOSED,
+    ///   REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER,
+    ///   REDLATCH_NAME_NOT_CLUSTERABLE.
+    #[must_use]
+    cancellable redlatch_lock_acquire_cancellable;
+
+    /// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
+    /// with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
+    /// release it, once that event is taken.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
+    ///   under way, or lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    #[must_use]
+    start redlatch_lock_acquire_start;
+
+    /// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
+    /// and nothing is held. false: it had ended before, and its event tells how; if it was granted,
+    /// release it.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    cancel redlatch_lock_acquire_cancel;
+
+    /// The value that a simple lock's key gets when it is acquired through this handle from now on, in
+    /// place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
+    /// A program that knows it can release and extend the lock.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token (reentrant, and both sides of a
+    ///   read-write lock), token is not 1 to 512 bytes of UTF-8, or lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    fn redlatch_lock_set_token(lock: *mut redlatch_lock, token: *const c_char) {
+        let token = token.optional()?;
+        lock.client.refuse_fork()?;
+        // Refused here, where the mistake is, and not only when the lock is acquired.
+        token.map_or(Ok(()), |token| lock.core.check_token(token))?;
+        *lock.token() = token.map(Arc::from);
+        Ok(())
+    }
+
+    /// Gives back the newest level of owner. After fork() the child may call it for the
+    /// parent's hold; it does nothing.
+    ///
+    /// Statuses:
+    /// - REDLATCH_LOST: the lock was lost before; the level is given back all the same.
+    /// - REDLATCH_NOT_OWNER: owner does not hold the lock.
+    /// - REDLATCH_UNAVAILABLE: the server was out of reach for as long as the option outage says; the
+    ///   lock ends with its lease.
+    /// - REDLATCH_CLOSED: the client is closed; closing has released the lock, or it ends with its
+    ///   lease.
+    /// - REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE:
+    ///   "Statuses of the server" at the top; the lock ends with its lease.
+    /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+    fn redlatch_lock_release(lock: *mut redlatch_lock, owner: u64) {
+        lock.release(key(owner))
+    }
+
+    /// Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
+    /// with this tag comes.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    fn redlatch_lock_release_start(lock: *mut redlatch_lock, owner: u64, tag: u64) {
+        start_release(&lock, key(owner), tag)
+    }
+
+    /// Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
+    /// it is renewed.
+    ///
+    /// Statuses:
+    /// - REDLATCH_LOST: the lock was lost before.
+    /// - REDLATCH_NOT_OWNER: owner does not hold the lock.
+    /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or lock is NULL.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    ask redlatch_lock_extend(lock: *mut redlatch_lock, owner: u64, lease_ms: i64)
+        = Answer(REDLATCH_EVENT_EXTEND), lock.extend(owner, lease_ms)?;
+
+    /// Begins what redlatch_lock_extend() does and returns at once: an event REDLATCH_EVENT_EXTEND with
+    /// this tag comes.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
+    ///   under way, or lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    start redlatch_lock_extend_start;
+
+    /// Frees the lock if token is its value, in whatever process it was acquired: for work that is
+    /// passed on with its lock. Simple kinds only.
+    ///
+    /// Statuses:
+    /// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+    /// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token, token is not 1 to 512 bytes of
+    ///   UTF-8, or an argument is NULL.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    ask redlatch_lock_release_token(lock: *mut redlatch_lock, token: *const c_char)
+        = Answer(REDLATCH_EVENT_RELEASE_TOKEN), lock.core.release_token(token.text()?);
+
+    /// Begins what redlatch_lock_release_token() does and returns at once: an event
+    /// REDLATCH_EVENT_RELEASE_TOKEN with this tag comes.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
+    ///   argument is NULL. The event says that locks of this kind have no token.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    start redlatch_lock_release_token_start;
+
+    /// Takes over the lock if value is its value, whichever process acquired it: owner holds it then, as
+    /// after redlatch_lock_acquire(). The value is worth nothing any more: whoever acquired with it can
+    /// neither release nor extend the lock, and is told that it is lost. Simple kinds only. lease_ms is
+    /// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the fencing
+    /// token, 0 without the option fencing.
+    ///
+    /// Statuses:
+    /// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+    /// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
+    /// - REDLATCH_INVALID_ARGUMENT: owner has the lock already, lease_ms is out of bounds, or as for
+    ///   redlatch_lock_release_token().
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    #[must_use]
+    fn redlatch_lock_adopt(lock: *mut redlatch_lock, owner: u64, value: *const c_char,
+        lease_ms: i64, token: *mut u64) {
+        let guard = lock.adopt(owner, value.text()?, lease_ms)?.wait()?;
+        token.put(lock.keep(owner, key(owner), guard).0);
+        Ok(())
+    }
+
+    /// Begins what redlatch_lock_adopt() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with
+    /// this tag comes, as after redlatch_lock_acquire_start(), which redlatch_lock_acquire_cancel()
+    /// cancels too.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
+    ///   tag is under way, or an argument is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_INTERNAL: the process has no descriptor left.
+    #[must_use]
+    fn redlatch_lock_adopt_start(lock: *mut redlatch_lock, owner: u64, value: *const c_char,
+        lease_ms: i64, tag: u64) {
+        let what = What::Acquire { owner, key: key(owner) };
+        start(&lock, tag, what, || lock.adopt(owner, value.text()?, lease_ms))
+    }
+
+    /// Makes the lock live at least lease_ms from now if token is its value; as
+    /// redlatch_lock_release_token.
+    ///
+    /// Statuses:
+    /// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+    /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+    ///   redlatch_lock_release_token().
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    ask redlatch_lock_extend_token(lock: *mut redlatch_lock, token: *const c_char, lease_ms: i64)
+        = Answer(REDLATCH_EVENT_EXTEND_TOKEN),
+        lock.core.extend_token(token.text()?, millis("lease_ms", lease_ms, "lease")?);
+
+    /// Begins what redlatch_lock_extend_token() does and returns at once: an event
+    /// REDLATCH_EVENT_EXTEND_TOKEN with this tag comes.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+    ///   redlatch_lock_release_token_start().
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    start redlatch_lock_extend_token_start;
+
+    /// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
+    /// whether there was one.
+    ///
+    /// Statuses:
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name; it stays.
+    /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    ask redlatch_lock_force_release(lock: *mut redlatch_lock; optional deleted: *mut bool)
+        = Answer(REDLATCH_EVENT_FORCE_RELEASE), lock.core.force_release();
+
+    /// Begins what redlatch_lock_force_release() does and returns at once: an event
+    /// REDLATCH_EVENT_FORCE_RELEASE with this tag comes.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    start redlatch_lock_force_release_start;
+
+    /// Whether anybody holds the lock now; asks Redis.
+    ///
+    /// Statuses:
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+    /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    ask redlatch_lock_is_locked(lock: *mut redlatch_lock; needed locked: *mut bool)
+        = Answer(REDLATCH_EVENT_IS_LOCKED), lock.core.is_locked();
+
+    /// Begins what redlatch_lock_is_locked() does and returns at once: an event
+    /// REDLATCH_EVENT_IS_LOCKED with this tag comes.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    start redlatch_lock_is_locked_start;
+
+    /// Asks Redis for the holder of the lock, one of them if it is a read lock. owner receives a text
+    /// that only equality makes sense of, "" if the lock is free; size is the size of that buffer. A
+    /// text that does not fit with its final NUL is refused, not cut: 64 bytes are enough for holders
+    /// of the kind reentrant, 513 for tokens, and redlatch_lock_holders() needs no buffer. *count is the hold count,
+    /// *remaining_ms how long the lock lives without a renewal, -1 if it has no expiry. Each of the
+    /// three may be NULL.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: the text does not fit into size bytes, or lock is NULL.
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    fn redlatch_lock_holder(lock: *mut redlatch_lock, owner: *mut c_char, size: usize,
+        count: *mut u32, remaining_ms: *mut i64) {
+        let holder = lock.core.holder().wait()?;
+        let holder = holder.as_ref();
+        owner.put_text(holder.map_or("", |holder| &holder.owner), size)?;
+        count.put(holder.map_or(0, |holder| holder.count));
+        remaining_ms.put(holder.map_or(0, remaining));
+        Ok(())
+    }
+
+    /// Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
+    /// with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
+    /// which takes the server about a microsecond for each of its connections.
+    ///
+    /// Statuses:
+    /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+    /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    fn redlatch_lock_holders(lock: *mut redlatch_lock, function: redlatch_holder_fn,
+        user: *mut c_void) {
+        tell_all(&lock, function, user, Lock::holders)
+    }
+
+    /// Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+    /// with this tag comes. redlatch_client_next_event() calls function with user for each holder
+    /// before it returns that event.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+    ///   NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    fn redlatch_lock_holders_start(lock: *mut redlatch_lock, function: redlatch_holder_fn,
+        user: *mut c_void, tag: u64) {
+        let function = function.ok_or_else(|| is_null("function"))?;
+        start(&lock, tag, What::Holders(function, user), || Ok(lock.core.holders()))
+    }
+
+    /// Asks Redis for the queue of a fair lock or semaphore, and calls function with user for each waiter, in
+    /// the order in which they are served, those of other programs included; as redlatch_lock_holders() does.
+    /// count is how many permits it wants, 0 of a lock; remaining_ms is how long the place is kept if its
+    /// waiter does not ask again.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: Redis keeps no queue for a lock of this kind, or a semaphore without fair; or
+    ///   an argument is NULL.
+    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    fn redlatch_lock_waiters(lock: *mut redlatch_lock, function: redlatch_holder_fn,
+        user: *mut c_void) {
+        tell_all(&lock, function, user, Lock::waiters)
+    }
+
+    /// Begins what redlatch_lock_waiters() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+    /// with this tag comes, as for redlatch_lock_holders_start().
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+    ///   NULL. The event says that the lock is not of the kind fair.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    fn redlatch_lock_waiters_start(lock: *mut redlatch_lock, function: redlatch_holder_fn,
+        user: *mut c_void, tag: u64) {
+        let function = function.ok_or_else(|| is_null("function"))?;
+        start(&lock, tag, What::Holders(function, user), || Ok(lock.core.waiters()))
+    }
+
+    /// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock
+    /// that counts suspend, and has false or 0 for a failure.
+    fn redlatch_lock_is_held(lock: *const redlatch_lock, owner: u64) -> bool = false
+        => lock.hold(owner).is_held();
+
+    /// The same with the reason.
+    ///
+    /// Statuses:
+    /// - REDLATCH_LOST: owner has lost the lock; redlatch_last_lost_reason() says why.
+    /// - REDLATCH_NOT_OWNER: owner does not hold the lock.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+    fn redlatch_lock_check(lock: *const redlatch_lock, owner: u64) {
         lock.client.refuse_fork()?;
         lock.hold(owner).check()
-    })
-}
+    }
 
-/// How long owner can rely on the lock if nothing more is heard from Redis; 0 once it is lost.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_remaining_ms(lock: *const redlatch_lock, owner: u64) -> i64 {
-    value(0, || {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        Ok(lock.hold(owner).remaining().as_millis() as i64)
-    })
-}
+    /// How long owner can rely on the lock if nothing more is heard from Redis; 0 once it is lost.
+    fn redlatch_lock_remaining_ms(lock: *const redlatch_lock, owner: u64) -> i64 = 0
+        => lock.hold(owner).remaining().as_millis() as i64;
 
-/// How many levels owner has.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_hold_count(lock: *const redlatch_lock, owner: u64) -> u32 {
-    value(0, || {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
-        Ok(lock.hold(owner).count())
-    })
-}
+    /// How many levels owner has.
+    fn redlatch_lock_hold_count(lock: *const redlatch_lock, owner: u64) -> u32 = 0
+        => lock.hold(owner).count();
 
-/// The fencing token of owner's hold; 0 without a hold and without the option fencing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_fencing_token(
-    lock: *const redlatch_lock,
-    owner: u64,
-) -> u64 {
-    value(0, || {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
+    /// The fencing token of owner's hold; 0 without a hold and without the option fencing.
+    fn redlatch_lock_fencing_token(lock: *const redlatch_lock, owner: u64) -> u64 = 0 => {
         // A view that was taken while the hold ended still knows its token.
         let hold = lock.hold(owner);
-        Ok(hold
-            .fencing_token()
-            .filter(|_| hold.count() > 0)
-            .unwrap_or_default())
-    })
-}
+        hold.fencing_token().filter(|_| hold.count() > 0).unwrap_or_default()
+    };
 
-/// Registers told, to be called with user once for every hold that is lost, those that began before
-/// included; NULL stops it. When this returns, the function before is not running and will not be
-/// called again, unless it is that function that calls this.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
-/// - REDLATCH_FORKED: the client belongs to the parent process.
-/// - REDLATCH_INTERNAL: the thread that calls cannot be started.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_on_lost(
-    lock: *mut redlatch_lock,
-    told: redlatch_lost_fn,
-    user: *mut c_void,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let lock = unsafe { shared(lock, "lock") }?;
+    /// Registers told, to be called with user once for every hold that is lost, those that began before
+    /// included; NULL stops it. When this returns, the function before is not running and will not be
+    /// called again, unless it is that function that calls this.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+    /// - REDLATCH_FORKED: the client belongs to the parent process.
+    /// - REDLATCH_INTERNAL: the thread that calls cannot be started.
+    fn redlatch_lock_on_lost(lock: *mut redlatch_lock, told: redlatch_lost_fn, user: *mut c_void) {
         lock.client.refuse_fork()?;
         if told.is_some() && lock.lost.get().is_none() {
             lock.tell_losses(lock.client.caller()?);
@@ -1011,5 +798,14 @@ pub unsafe extern "C" fn redlatch_lock_on_lost(
             lost.slot.set(told, user);
         }
         Ok(())
-    })
+    }
+}
+
+/// A number for owner that no call of this function in this process gives again, for languages
+/// whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
+/// numbers that a program counts itself, and a floating-point number can hold it.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_owner_new() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 48);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redlatch::embed::{ClientBuilderExt, OptionInfo, Scope, Type, all_options};
 use redlatch::{Client, Error, ErrorKind, LockOptions, OptionValue, Result};
 
-use crate::arguments::{Out, handle, shared, taken, text};
-use crate::status::{Names, redlatch_status, status, value};
+use crate::arguments::Freed;
+use crate::exports::exports;
+use crate::status::{Names, quiet_panics, redlatch_status};
 
 /// A set of options, each a name and a value. May be used from any thread, by several at once, and
 /// for any number of clients and locks; later changes do not reach these.
@@ -17,6 +18,8 @@ pub struct redlatch_options {
     /// `None` as value asks for the default.
     set: Mutex<Vec<(String, Option<String>)>>,
 }
+
+impl Freed for redlatch_options {}
 
 impl redlatch_options {
     /// Applies every option to whatever takes options.
@@ -27,7 +30,8 @@ impl redlatch_options {
     }
 
     /// The client of this URL, or of the environment's, with these options.
-    pub(crate) fn client(options: Option<&Self>, url: Option<&str>) -> Result<Client> {
+    pub(crate) fn client(options: Option<Arc<Self>>, url: Option<&str>) -> Result<Client> {
+        quiet_panics();
         let mut builder = url
             .map_or_else(Client::builder_from_env, Client::builder)
             .language("c");
@@ -38,63 +42,13 @@ impl redlatch_options {
     }
 
     /// The options of a lock: these on top of its client's.
-    pub(crate) fn lock(options: Option<&Self>, defaults: LockOptions) -> Result<LockOptions> {
+    pub(crate) fn lock(options: Option<Arc<Self>>, defaults: LockOptions) -> Result<LockOptions> {
         let mut lock = defaults;
         options.map_or(Ok(()), |options| {
             options.each(|name, value| lock.set(name, value))
         })?;
         Ok(lock)
     }
-}
-
-/// Makes an empty set of options. Free it with redlatch_options_free().
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_options_new(
-    options: *mut *mut redlatch_options,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a place to write to.
-        let out = unsafe { Out::handle(options, "options") }?;
-        out.put(handle(Arc::default()));
-        Ok(())
-    })
-}
-
-/// Sets an option. The table above lists the names and what they mean. Times are "250ms", "2.5s",
-/// "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
-/// for the default. An option of a lock that is given to a client is the default of its locks.
-///
-/// Statuses:
-/// - REDLATCH_INVALID_ARGUMENT: there is no option of this name, the value is not of its type or
-///   out of its bounds, an argument is NULL (but value), or not UTF-8.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_options_set(
-    options: *mut redlatch_options,
-    name: *const c_char,
-    value: *const c_char,
-) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and for strings.
-        let (options, name, value) = unsafe {
-            let value = if value.is_null() {
-                None
-            } else {
-                Some(text(value, "value")?)
-            };
-            (shared(options, "options")?, text(name, "name")?, value)
-        };
-        // Refused here, where the mistake is, and not only when the options are used.
-        Client::builder_from_env()
-            .set(name, read(name, value))
-            .map_err(|error| in_terms_of_c(name, error))?;
-        let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
-        set.retain(|(known, _)| known != name);
-        set.push((name.to_owned(), value.map(str::to_owned)));
-        Ok(())
-    })
 }
 
 /// A value for the core. A number alone is milliseconds, as in every parameter here.
@@ -157,24 +111,44 @@ fn settable() -> Vec<&'static str> {
         .collect()
 }
 
-/// The names of all options there are, one for each index from 0; NULL after the last. The
-/// options of an acquisition, which are parameters in C, come last. Static.
-#[unsafe(no_mangle)]
-pub extern "C" fn redlatch_options_name(index: usize) -> *const c_char {
-    static NAMES: Names = Names::new();
-    value(ptr::null(), || {
-        Ok(NAMES.get(index, || all_options().map(|option| option.name).collect()))
-    })
-}
+exports! {
+    /// Makes an empty set of options. Free it with redlatch_options_free().
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+    fn redlatch_options_new(options: *mut *mut redlatch_options) {
+        options.give(Arc::default())
+    }
 
-/// Frees a set of options; NULL is allowed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_options_free(options: *mut redlatch_options) {
-    status(|| {
-        // SAFETY: the header asks for a handle that is not used any more.
-        drop(unsafe { taken(options) });
+    /// Sets an option. The table above lists the names and what they mean. Times are "250ms", "2.5s",
+    /// "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
+    /// for the default. An option of a lock that is given to a client is the default of its locks.
+    ///
+    /// Statuses:
+    /// - REDLATCH_INVALID_ARGUMENT: there is no option of this name, the value is not of its type or
+    ///   out of its bounds, an argument is NULL (but value), or not UTF-8.
+    fn redlatch_options_set(options: *mut redlatch_options, name: *const c_char,
+        value: *const c_char) {
+        let (name, value) = (name.text()?, value.optional()?);
+        // Refused here, where the mistake is, and not only when the options are used.
+        Client::builder_from_env()
+            .set(name, read(name, value))
+            .map_err(|error| in_terms_of_c(name, error))?;
+        let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
+        set.retain(|(known, _)| known != name);
+        set.push((name.to_owned(), value.map(str::to_owned)));
         Ok(())
-    });
+    }
+
+    /// The names of all options there are, one for each index from 0; NULL after the last. The
+    /// options of an acquisition, which are parameters in C, come last. Static.
+    fn redlatch_options_name(index: usize) -> *const c_char = ptr::null() => {
+        static NAMES: Names = Names::new();
+        NAMES.get(index, || all_options().map(|option| option.name).collect())
+    };
+
+    /// Frees a set of options; NULL is allowed.
+    free redlatch_options_free(options: *mut redlatch_options);
 }
 
 #[cfg(test)]
