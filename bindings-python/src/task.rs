@@ -64,7 +64,7 @@ impl Key {
         let py = task.py();
         let all = ALL.get_or_try_init(py, || {
             let keys = py
-                .import(intern!(py, "redlatch.aio"))?
+                .import(intern!(py, "redlatch._tasks"))?
                 .getattr(intern!(py, "Keys"))?;
             Ok::<_, PyErr>(
                 keys.getattr(intern!(py, "_of"))?
@@ -224,7 +224,7 @@ impl Unsent {
             return Ok(());
         }
         let error = py
-            .import(intern!(py, "redlatch.aio"))?
+            .import(intern!(py, "redlatch._tasks"))?
             .getattr(intern!(py, "only_acquires"))?;
         Err(PyErr::from_value(
             error.call1((self.core.get().core.name(),))?,

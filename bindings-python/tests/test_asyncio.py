@@ -19,7 +19,7 @@ import pytest
 import redis
 import redlatch
 from conftest import LIMIT, LOOPS, RENEWED, WithoutReaders, eventually, run_in_loop, soon
-from redlatch import _redlatch, aio
+from redlatch import _redlatch, _tasks, aio
 from redlatch._dispatcher import sleeper
 
 
@@ -181,7 +181,7 @@ async def test_a_task_that_has_ended_leaves_nothing_to_the_next_one_in_its_place
             assert not lock.owned() and await lock.acquire() and lock.hold_count == 1
             task = asyncio.current_task()
             assert task is not None
-            keys = aio.Keys.of(task)
+            keys = _tasks.Keys.of(task)
             # Known weakly: what is kept takes the place of the next task.
             if id(task) in known:
                 seen_again += 1
@@ -190,12 +190,12 @@ async def test_a_task_that_has_ended_leaves_nothing_to_the_next_one_in_its_place
             await lock.release()
 
         gc.collect()
-        before = len(aio.Keys._of)
+        before = len(_tasks.Keys._of)
         for _ in range(50):
             await asyncio.create_task(work())
         assert seen_again, "ids of tasks come again, keys do not"
         gc.collect()
-        assert len(aio.Keys._of) <= before + 1
+        assert len(_tasks.Keys._of) <= before + 1
 
 
 async def test_whoever_calls_owns_whoever_awaits(name: str) -> None:
@@ -327,7 +327,7 @@ async def test_a_grant_that_arrives_as_its_task_is_cancelled_is_released(
 
             # ... or the future has it, and the task has not run yet.
             task = asyncio.create_task(acquire())
-            bridge = aio.Bridge.of(asyncio.get_running_loop())
+            bridge = _tasks.Bridge.of(asyncio.get_running_loop())
             await asyncio.sleep(0)
             eventually(lambda: client.stats()["acquired"] > client.stats()["released"])
             bridge._drain()
@@ -356,7 +356,7 @@ async def test_who_is_answered_goes_on_without_a_turn_of_the_loop(name: str, deb
     async with aio.Client(direct=False) as client:
         [task] = await answered(client, client.lock(name).acquire)
         loop.set_debug(debug)
-        loop.call_soon(aio.Bridge.of(loop)._drain)
+        loop.call_soon(_tasks.Bridge.of(loop)._drain)
         loop.call_soon(lambda: seen.append(task.done()))
         assert await task
         loop.set_debug(False)
@@ -374,7 +374,7 @@ async def test_who_goes_on_at_once_is_the_task_it_was(name: str) -> None:
             return variable.get(), asyncio.current_task()
 
         [task] = await answered(client, work)
-        loop.call_soon(aio.Bridge.of(loop)._drain)
+        loop.call_soon(_tasks.Bridge.of(loop)._drain)
         assert await task == ("its own", task)
         assert variable.get() == "nobody's"
 
@@ -389,7 +389,7 @@ async def test_a_task_that_goes_on_may_cancel_one_that_is_next(name: str, look: 
             await client.lock(name).release()
 
         first, other = await answered(client, cancel, client.lock(name + "'").acquire)
-        loop.call_soon(aio.Bridge.of(loop)._drain)
+        loop.call_soon(_tasks.Bridge.of(loop)._drain)
         await first
         with pytest.raises(asyncio.CancelledError):
             await other
@@ -743,7 +743,7 @@ def test_a_closed_loop_that_is_kept_gives_up_when_the_next_one_starts(
         asyncio.get_running_loop().create_task(client.lock(name).acquire())
         await soon(lambda: client.stats()["waiting"] == 1)
 
-    kept = [aio.Bridge.of(loop)]
+    kept = [_tasks.Bridge.of(loop)]
     loop.run_until_complete(begin())
     task = asyncio.all_tasks(loop).pop()
     loop.close()
@@ -768,7 +768,7 @@ def test_a_waiter_of_a_closed_loop_that_is_kept_stayed_in_the_queue_of_its_lock(
         asyncio.get_running_loop().create_task(client.lock(name).acquire())
         await soon(lambda: client.stats()["waiting"] == 1)
 
-    kept = [aio.Bridge.of(loop)]
+    kept = [_tasks.Bridge.of(loop)]
     with redlatch.Client() as holder, holder.lock(name):
         loop.run_until_complete(begin())
         task = asyncio.all_tasks(loop).pop()
@@ -877,7 +877,9 @@ async def test_a_loss_that_comes_as_the_body_ends(name: str, look: redis.Redis) 
             async with client.lock(name, cancel_on_lost=True) as grant:
                 look.delete(name)
                 eventually(lambda: grant.lost_reason)
-                aio.Bridge.of(asyncio.get_running_loop())._drain()  # cancels; the body does not wait any more
+                _tasks.Bridge.of(
+                    asyncio.get_running_loop()
+                )._drain()  # cancels; the body does not wait any more
         uncancelled()
         await asyncio.sleep(0)
 
@@ -889,7 +891,7 @@ async def test_a_loss_and_a_cancellation_by_somebody_else(name: str, look: redis
             async with client.lock(name, cancel_on_lost=True) as grant:
                 look.delete(name)
                 eventually(lambda: grant.lost_reason)
-                aio.Bridge.of(asyncio.get_running_loop())._drain()
+                _tasks.Bridge.of(asyncio.get_running_loop())._drain()
                 task.cancel()
                 await asyncio.sleep(LIMIT)
 

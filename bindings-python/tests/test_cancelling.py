@@ -114,7 +114,7 @@ def interrupt(call: Callable[[], object], at: int) -> str:
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal where
         # Not in the dispatcher: the end of `with` is traced as well, and the lock of a thread would stay locked, which no signal does.
-        if Path(frame.f_code.co_filename).name not in ("_sync.py", "_base.py"):
+        if Path(frame.f_code.co_filename).name not in ("_sync.py", "_threads.py", "_base.py"):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode" and next(places) == at:

@@ -147,7 +147,7 @@ def test_an_interrupt_that_cannot_be_taken_back_does_not_hide_the_loss(
         raise MemoryError
 
     made = redlatch._redlatch.Interrupt(raised.set, take_back, redlatch.LostInterrupt)
-    monkeypatch.setattr(redlatch._sync, "_interrupt", lambda: made)
+    monkeypatch.setattr(redlatch._threads, "_interrupt", lambda: made)
     lost = lose(client.lock(name, interrupt_on_lost=True), look, lambda: raised.wait(LIMIT))
     assert (raised.is_set(), lost.reason) == (True, "deleted")
 
@@ -245,7 +245,7 @@ def test_an_interrupt_that_comes_after_the_block_is_taken_back(
             ended.set()
 
     made = redlatch._redlatch.Interrupt(raise_, take_back, redlatch.LostInterrupt)
-    monkeypatch.setattr(redlatch._sync, "_interrupt", lambda: made)
+    monkeypatch.setattr(redlatch._threads, "_interrupt", lambda: made)
     lose(client.lock(name, interrupt_on_lost=True), look, lambda: raising.wait(LIMIT))
     left.set()
     assert ended.wait(LIMIT)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 
 import redis
 import redis.asyncio
@@ -31,6 +33,15 @@ def threads() -> None:
         print(unreleased)
         client.lock("a", leese=1)  # type: ignore[call-arg]
         client.lock("a", lease="soon")  # type: ignore[arg-type]
+
+    options: redlatch.LockOptions = {"lease": 5, "fencing": True}
+    with contextlib.ExitStack() as stack:
+        entered: redlatch.Grant = stack.enter_context(client.lock("a", **options))
+        permit: redlatch.Grant = stack.enter_context(client.semaphore("gpu", limit=2))
+        print(entered, permit)
+    # typeshed knows the two classes of the standard library alone.
+    condition = threading.Condition(lock)  # type: ignore[arg-type]
+    print(condition)
 
     seats = client.plain_semaphore("seats", timeout=2.5)
     with seats:
@@ -74,6 +85,12 @@ async def tasks() -> None:
 
         async with client.plain_semaphore("seats") as nothing:
             print(nothing)
+        async with contextlib.AsyncExitStack() as stack:
+            entered: aio.Grant = await stack.enter_async_context(lock)
+            permit: aio.Grant = await stack.enter_async_context(client.semaphore("gpu", limit=2))
+            both: aio.Grant = await stack.enter_async_context(client.multi_lock([lock, "b"]))
+            await stack.enter_async_context(client.plain_semaphore("seats"))
+            print(entered, permit, both)
         seats: aio.PlainSemaphore = client.plain_semaphore("seats")
         is_open: bool = await seats.acquire() and await client.latch("ready").wait(1)
         print(is_open, await client.latch("ready").count_down() + 1)

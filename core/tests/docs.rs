@@ -182,6 +182,21 @@ fn python_type(info: &OptionInfo) -> (String, Option<String>) {
     (name.to_owned(), None)
 }
 
+/// The text in lines of at most 110 characters.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![indent.to_owned()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if lines[last].len() + word.len() >= 110 {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            let space = if lines[last] == indent { "" } else { " " };
+            write!(lines[last], "{space}{word}").unwrap();
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
 fn python_options() -> String {
     let mut page = PYTHON.to_owned();
     page.extend(all_options().filter_map(|info| python_type(info).1));
@@ -201,9 +216,25 @@ fn python_options() -> String {
     ] {
         write!(
             page,
-            "\n\nclass {class}({base}, total=False):\n    \"\"\"{doc}\"\"\"\n\n"
+            "\n\nclass {class}({base}, total=False):\n    \"\"\"{doc}\n\n"
         )
         .unwrap();
+        for info in all_options().filter(|info| info.scope == scope) {
+            let seconds = match info.r#type {
+                Type::Duration { .. } => ", as a number of seconds",
+                _ => "",
+            };
+            let python = |text: &str| text.replace("true", "True").replace("false", "False");
+            let value = python(&info.r#type.to_string());
+            let default = match info.name {
+                "reentrant" => "False".to_owned(), // a caller in Python names no key
+                _ => python(info.default),
+            };
+            let first = format!("{}: {value}{seconds}; default {default}", info.name);
+            page += &wrapped(&first, "    ");
+            page += &wrapped(info.doc, "        ");
+        }
+        page += "    \"\"\"\n\n";
         for info in all_options().filter(|info| info.scope == scope) {
             writeln!(page, "    {}: {} | None", info.name, python_type(info).0).unwrap();
         }

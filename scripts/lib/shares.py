@@ -3,7 +3,8 @@
     shares.py [FOLDER]
 
 A line counts if it has code: no blank line, comment, documentation or test. A binding is all that its users load, in both
-languages; Python's drop-in for redis-py and C's header for C++ are faces of their own and are counted apart.
+languages; Python's drop-in for redis-py and C's header for C++ are faces of their own and are counted apart. A file that
+`unasync.py` makes is counted by its source.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 import tokenize
 from collections.abc import Iterable
 from pathlib import Path
+
+import unasync
 
 BINDINGS: dict[str, list[str]] = {
     "Python": ["bindings-python/src/*.rs", "bindings-python/python/redlatch/*.py"],
@@ -70,7 +73,8 @@ def lines_of_python(text: str) -> int:
 def lines_of(path: Path) -> int:
     text = path.read_text()
     if path.suffix == ".py":
-        return lines_of_python(text)
+        made = unasync.MADE in text.splitlines()
+        return 0 if made else lines_of_python(unasync.sections(text, ("asyncio", "threads", "both")))
     text = re.sub(r"/\*.*?\*/", "", TEST_MODULE.sub("", text), flags=re.DOTALL)
     comment = "--" if path.suffix == ".lua" else "//"
     lines = (line.strip() for line in text.splitlines())

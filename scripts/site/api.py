@@ -85,10 +85,11 @@ Times are seconds. The options that calls take as `**options` are in [options](.
 
 def python(package: Path) -> str:
     """The public classes of each module, each in the first one that has it, with those of their base classes."""
-    bases = classes(package / "_base.py")
+    common = classes(package / "_base.py")
     parts = [PYTHON]
     shown: dict[str, str] = {}
     for module, (file, about) in MODULES.items():
+        bases = common | classes(package / ("_tasks.py" if module == "redlatch.aio" else "_threads.py"))
         parts.append(f"## {module}\n\n{about}\n")
         for name, found in exported(package / file).items():
             is_error = name.endswith("Error")
@@ -129,20 +130,27 @@ def classes(file: Path) -> dict[str, ast.ClassDef]:
 
 
 def of_class(node: ast.ClassDef, bases: dict[str, ast.ClassDef], module: str) -> str:
-    over = [ast.unparse(base) for base in node.bases if not ast.unparse(base).startswith("Base")]
+    over = [ast.unparse(base) for base in node.bases if ast.unparse(base) not in bases]
     head = f"class {module}.{node.name}({', '.join(over)})".replace("()", "")
     lines = [f"### {module}.{node.name}\n", block("python", head), cleaned(node)]
-    inherited = [bases[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in bases]
     seen: set[str] = set()
-    for own in [node, *inherited]:
+    for own in [node, *inherited(node, bases)]:
         for member in own.body:
             if text := of_member(member):
                 name, shown = text
-                if name not in seen:
+                # All others are made by a client.
+                if name not in seen and (name != "__init__" or own is node or node.name == "Client"):
                     title = f"{node.name}()" if name in ("__init__", "__new__") else f"{node.name}.{name}"
                     lines.append(f"#### {title}\n\n{shown}")
                 seen.add(name)
     return "\n".join(lines)
+
+
+def inherited(node: ast.ClassDef, bases: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in bases:
+            yield bases[base.id]
+            yield from inherited(bases[base.id], bases)
 
 
 def of_member(member: ast.stmt) -> tuple[str, str] | None:

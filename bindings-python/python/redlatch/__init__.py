@@ -10,8 +10,10 @@ For asyncio see `redlatch.aio`.
 """
 
 from redlatch._base import Holder, Part, Permits, Process
+from redlatch._options import ClientOptions, LockOptions
 from redlatch._redlatch import Canceller, __version__
-from redlatch._sync import Client, Grant, Latch, Lock, MultiLock, PlainSemaphore, RWLock, Semaphore
+from redlatch._sync import Client, Latch, Lock, MultiLock, PlainSemaphore, RWLock, Semaphore
+from redlatch._threads import Grant
 from redlatch.exceptions import (
     AuthError,
     ClosedError,
@@ -38,6 +40,7 @@ __all__ = [
     "AuthError",
     "Canceller",
     "Client",
+    "ClientOptions",
     "ClosedError",
     "DeniedError",
     "ForeignKindError",
@@ -51,6 +54,7 @@ __all__ = [
     "LockCancelledError",
     "LockError",
     "LockLostError",
+    "LockOptions",
     "LockTimeoutError",
     "LostInterrupt",
     "LostReason",

@@ -338,17 +338,6 @@ def multi(client: BaseClient, locks: Iterable[str | BaseName], options: dict[str
     return client._core.multi_lock(parts)
 
 
-class BaseMultiLock(BaseLock):
-    """A multi lock of whoever waits for it."""
-
-    __slots__ = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names, as they stand in Redis, in the order in which it waits for them."""
-        return tuple(self._core.names())
-
-
 class BaseSemaphore(BaseName):
     """A semaphore of whoever waits for it."""
 
@@ -424,16 +413,6 @@ class BasePlainSemaphore(BaseCounter):
         self._timeout = timeout_of(timeout)
         # The permits of blocks that were entered and not left. One is as good as another. Asyncio has the loop of each beside it.
         self._entered: list[Any] = []
-
-
-class BaseLatch(BaseCounter):
-    """Threads and asyncio share this part of a latch."""
-
-    _core: _redlatch.Latch
-
-    def __init__(self, client: BaseClient, name: str) -> None:
-        self._client = client
-        self._core = client._core.latch(name)
 
 
 class BaseGrant:

@@ -1,88 +1,73 @@
-"""The lock and the semaphore for threads."""
+"""The locks for threads."""
+
+# Made of aio.py by scripts/lib/unasync.py.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from types import TracebackType
+from typing import ParamSpec, TypeVar
 
-from redlatch import _dispatcher, _green, _redlatch
+from redlatch import _dispatcher, _redlatch
 from redlatch._base import (
     BaseClient,
-    BaseGrant,
-    BaseLatch,
-    BaseLock,
-    BaseMultiLock,
-    BaseName,
-    BasePlainSemaphore,
+    BaseCounter,
     BaseSemaphore,
     Holder,
     LockedOptions,
+    Part,
     Permits,
     decorate,
     holders_of,
-    is_coroutine_function,
     multi,
-    required,
     sides,
     timeout_of,
-    wait_of,
     wait_of_semaphore,
 )
 from redlatch._dispatcher import OnLost
-from redlatch._green import ask
-from redlatch._help import documented
 from redlatch._options import LockOptions
+from redlatch._threads import Blocks, Grant, OwnedLock, PlainBlocks, acquire, ask, ask_unstarted, told
 from redlatch._typing import Self, Unpack
-from redlatch.exceptions import (
-    ClosedError,
-    InvalidArgumentError,
-    LockError,
-    LockTimeoutError,
-    LostInterrupt,
-    NotOwnerError,
-)
+from redlatch.exceptions import ClosedError, LockError, LockTimeoutError
 
-# The ways in and out look here themselves whether there are greenlets, which costs less than a call.
-_modules = sys.modules
+__all__ = [
+    "Client",
+    "Grant",
+    "Holder",
+    "Latch",
+    "Lock",
+    "MultiLock",
+    "Part",
+    "PlainSemaphore",
+    "RWLock",
+    "Semaphore",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _ask(client: BaseClient, send: Callable[..., Any], *args: object) -> Any:
-    """Sends a request of a client and waits for its answer, in a thread or greenlet."""
-    client._start()
-    return ask(send, *args)
-
-
-def callback_of(on_lost: OnLost | None) -> OnLost | None:
-    """Refuses a callback that would never run."""
-    if on_lost is not None and is_coroutine_function(on_lost):
-        raise TypeError(
-            f"on_lost is {on_lost!r}, and no event loop would run it: give a `def`, or use redlatch.aio; a `def` may hand "
-            "it to a loop with asyncio.run_coroutine_threadsafe(coroutine, loop)"
-        )
-    return None if on_lost is None else required(on_lost)
-
-
-@documented(client="Options of a client:", lock="Options of its locks, which each lock may have otherwise:")
 class Client(BaseClient):
     """A connection to Redis under one identity, for any number of threads, greenlets and locks.
 
-    `url` is by default the environment variable REDLATCH_URL. The options are keywords, and None is the default of each. Nothing is sent, no thread is started before the first
-    request, so a client can be made before a fork; one that was used before belongs to the parent.
+    `url` is by default the environment variable REDLATCH_URL. Nothing is sent, and no thread started, before the first request,
+    so a client can be made before a fork; one that was used before belongs to the parent. The options that most programs need:
+
+    connect_timeout: seconds in which the first connection has to be there
+    outage: seconds without a server after which callers who wait get UnavailableError
+    close_limit: seconds that `close` may take
+    tls_ca: file or text of the authorities of the server's certificate
+    watchdog_lease: seconds that a lock lives when this program dies; as all options of a lock, a default for its locks
+
+    All others, with defaults and bounds: help(redlatch.ClientOptions), docs/options.md.
     """
 
     def connect(self) -> Self:
         """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
-        _ask(self, self._core.connect)
+        ask(self, self._core.connect)
         return self
 
-    @documented(lock="Options, by default those of the client:")
     def lock(
         self,
         name: str,
@@ -95,16 +80,15 @@ class Client(BaseClient):
     ) -> Lock:
         """The lock of this name. No I/O.
 
-        `timeout` is how many seconds a `with` block and `acquire()` wait for it, None for ever. `canceller` ends
-        the wait of a block from another thread: the block raises LockCancelledError, and its body does not run. `on_lost` is called with the
-        LockLostError when a hold of this lock is lost, on the thread that all clients of the process have for that. It
-        should return soon: while it blocks, other callbacks and the log wait; locks are renewed, and calls answered.
-        Under gevent and eventlet it is called in a greenlet of its own, which may wait; and on that thread if the hub in
-        which it was given has ended. With `interrupt_on_lost` the thread inside a `with` block is interrupted then, and the
-        block raises LockLostError: by a LostInterrupt, at its next line of Python. A call that blocks outside of Python, as
-        `time.sleep` or a read, ends first. Python drops an interrupt that comes in a finalizer, such as `__del__` or the
-        callback of a weak reference; the end of the block tells the loss then. The block stays on one thread, without a
-        `yield` or `await`: greenlets are refused, and so is a block inside a generator or coroutine.
+        timeout: seconds that a `with` block and `acquire()` wait for it; None for ever
+        on_lost: called with the LockLostError when a hold is lost, on a thread of redlatch that it must not block
+        canceller: ends the wait of a block from another thread, by its `cancel()`: LockCancelledError
+        interrupt_on_lost: then interrupts the thread inside the block, which raises LockLostError
+        lease: seconds after which the lock ends without being renewed; None renews it while the program lives
+        reentrant: whether its holder may acquire it again, as threading.RLock
+        kind: the form in Redis, as "fair", or "simple" for one that a token can hand on
+
+        All other options: help(redlatch.LockOptions), docs/options.md.
         """
         return Lock(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
 
@@ -122,14 +106,11 @@ class Client(BaseClient):
 
         The arguments are those of `lock`, for both sides; `fencing` is for the writer, and `kind` is not taken.
         """
-        read, write = sides(dict(options))
-        common: dict[str, Any] = {
-            "timeout": timeout,
-            "on_lost": on_lost,
-            "canceller": canceller,
-            "interrupt_on_lost": interrupt_on_lost,
-        }
-        return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
+        read, write = (
+            Lock(self, name, timeout, on_lost, canceller, interrupt_on_lost, **side)
+            for side in sides(dict(options))
+        )
+        return RWLock(read, write)
 
     def multi_lock(
         self,
@@ -146,8 +127,9 @@ class Client(BaseClient):
         `locks` are names, and locks of this client of any kind, in any order. The options are those of the names; a lock
         that is given has its own. The other arguments are those of `lock`.
         """
-        core = multi(self, locks, dict(options))
-        return MultiLock(self, core, timeout, on_lost, canceller, interrupt_on_lost)
+        return MultiLock(
+            self, multi(self, locks, dict(options)), timeout, on_lost, canceller, interrupt_on_lost
+        )
 
     def semaphore(
         self,
@@ -171,8 +153,8 @@ class Client(BaseClient):
     ) -> PlainSemaphore:
         """The semaphore without leases of this name, the same as Redisson's RSemaphore. No I/O.
 
-        `timeout` is how many seconds a `with` block waits for a permit, None for ever; `canceller` ends that wait from
-        another thread. Permits of a program that dies never come back: take `semaphore`, unless other programs use RSemaphore.
+        `timeout` is how many seconds a `with` block waits for a permit, None for ever; `canceller` ends that wait from another thread.
+        Permits of a program that dies never come back: take `semaphore`, unless other programs use RSemaphore.
         """
         return PlainSemaphore(self, name, timeout, canceller)
 
@@ -189,8 +171,8 @@ class Client(BaseClient):
         """Decorates a function, `def` or `async def`, that must not run twice at the same time.
 
         `name` may hold parameters of the function, as `"order:{id}"` or `"order:{order.id:05}"`, which each call fills in; a
-        brace of the name itself is doubled. Or it is a function of the arguments. Several names are a multi lock. The options are those of `lock`; for an
-        `async def` those of `redlatch.aio.Client.lock`.
+        brace of the name itself is doubled. Or it is a function of the arguments. Several names are a multi lock. The options
+        are those of `lock`: for a `def` of that of `redlatch.Client`, for an `async def` of that of `redlatch.aio.Client`.
         """
         return decorate(self, (name, *names), dict(options))
 
@@ -201,8 +183,9 @@ class Client(BaseClient):
         with their leases. Holders are told LockLostError, reason `closed`. Closing twice is no error.
         """
         names: list[str] = []
-        with suppress(ClosedError):  # the interpreter is exiting and has closed it
-            names = ask(self._core.close)
+        # Closing a client that was never used sends nothing. As the interpreter exits it is closed already.
+        with suppress(ClosedError):
+            names = ask_unstarted(self._core.close)
         _dispatcher.dispatcher.flush()
         return names
 
@@ -215,173 +198,20 @@ class Client(BaseClient):
         self.close()
 
 
-def canceller_of(canceller: _redlatch.Canceller | None) -> _redlatch.Canceller | None:
-    """Refuses what cannot cancel."""
-    if canceller is not None and not isinstance(canceller, _redlatch.Canceller):
-        raise TypeError(f"canceller is {canceller!r}; give it a redlatch.Canceller, or leave it out")
-    return canceller
-
-
-_SUSPENDS = 0x20 | 0x80 | 0x200
-"""The flags of a generator, a coroutine and an asynchronous generator, as `inspect` has them."""
-
-
-def _interrupt() -> _redlatch.Interrupt:
-    """Interrupts the calling thread when it is called."""
-    if _green.hub_here() is not None:
-        raise InvalidArgumentError(
-            "invalid_argument: interrupt_on_lost is True, and a greenlet cannot be interrupted; give an on_lost that kills it"
-        )
-    frame: FrameType | None = sys._getframe(1)
-    while frame and frame.f_code.co_name in ("_grant", "__enter__", "enter_context"):
-        frame = frame.f_back
-    if frame and frame.f_code.co_flags & _SUSPENDS:
-        raise InvalidArgumentError(
-            f"invalid_argument: interrupt_on_lost is True, and {frame.f_code.co_name!r} may be suspended inside the block: the "
-            "interrupt would reach other code; leave it out, and call grant.check() or give an on_lost"
-        )
-    import ctypes
-
-    # An object of our own: the attribute of this name is one for the process, whose argument types others may set.
-    interrupt = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
-    interrupt.argtypes, interrupt.restype = (ctypes.c_ulong, ctypes.py_object), ctypes.c_int
-    call = partial(interrupt, _green.original("_thread", "get_ident")())
-    return _redlatch.Interrupt(partial(call, LostInterrupt), partial(call, ctypes.py_object()), LostInterrupt)
-
-
-class Blocks(BaseName):
-    """The part of locks and semaphores that a `with` block needs."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str | _redlatch.Lock,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        canceller: _redlatch.Canceller | None = None,
-        interrupt_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._canceller = canceller_of(canceller)  # type: ignore[misc]
-        self._interrupt_on_lost = interrupt_on_lost  # type: ignore[misc]
-
-    if TYPE_CHECKING:
-
-        def __enter__(self) -> Grant: ...
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-            /,
-        ) -> None: ...
-
-    else:
-        __enter__ = _redlatch.Enter()
-        __exit__ = _redlatch.Exit(awaited=False)
-
-    def _grant(self, guard: _redlatch.Guard) -> Grant:
-        """The grant of a block that was entered with this guard."""
-        grant = Grant(self, guard)
-        if self._on_lost is not None:
-            self._watch(grant._hold)
-        if self._interrupt_on_lost:
-            grant._interrupt = _interrupt()
-            grant.on_lost(grant._interrupt)
-        return grant
-
-    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
-        return callback_of(on_lost)
-
-    def _watch(self, hold: _redlatch.Hold) -> None:
-        if on_lost := self._to_watch(hold):
-            _dispatcher.dispatcher.watch(hold, on_lost)
-
-
-class Lock(Blocks, BaseLock):
+class Lock(OwnedLock):
     """A lock for threads, as threading.Lock: a caller that holds it and acquires it again waits for itself.
 
-    With `reentrant=True` it is as threading.RLock: a flow that holds it acquires it again, and releases as often. A flow is
-    what runs on one thread, in one task or greenlet, and in one context (contextvars) or its copies. `asyncio.to_thread` and
-    web frameworks run a call in a copy of their own context: it is a flow of its own, unless that context has a flow of the
-    same thread (docs/re-entry.md says when). Bare functions that a ThreadPoolExecutor runs on one thread are one flow.
-
-    `release`, `extend`, `owned` and the like mean what the calling flow has acquired. A `with` block gives back its own
-    level, wherever it is left.
+    With `reentrant=True` it is as threading.RLock. The owner is a flow: what runs on one thread, in one task or greenlet, and
+    in one context (contextvars) or its copies; docs/re-entry.md has the rest. `release`, `extend`, `owned` and the like mean
+    what the calling flow has acquired. A `with` block gives back its own level, wherever it is left. A lock ends with the flow
+    that owns it: it is not renewed any more, and a warning is logged.
 
     `threading.Condition(lock)` guards its condition in all processes. `notify` wakes waiters of its own process alone, so a
-    waiter that waits for other processes too gives `wait` a timeout.
-
-    Under gevent and eventlet a greenlet is what a thread is elsewhere, and lets its hub run while it waits.
+    waiter that waits for other processes too gives `wait` a timeout. Under gevent and eventlet a greenlet is what a thread
+    is elsewhere, and lets its hub run while it waits.
     """
 
-    __slots__ = ("_canceller", "_interrupt_on_lost")
-
-    def acquire(
-        self,
-        blocking: bool = True,
-        timeout: float = -1,
-        *,
-        lease: float | None = None,
-        token: str | None = None,
-        canceller: _redlatch.Canceller | None = None,
-    ) -> bool:
-        """Acquires as threading.Lock does: True if the lock is held now, False if others had it, or waited for it, all the time.
-
-        Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late (by a
-        second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
-
-        Without `timeout` it waits as long as the lock's own `timeout` says, by default for ever.
-
-        With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the thread need not
-        release it to acquire anew. It belongs to the flow that calls (see Lock), also when this object is gone; if the thread
-        ends without release, it is not renewed any more. If it is lost, the flow has to release it before it acquires anew.
-        `token` is what a simple lock's key gets as its value, in place of a fresh one. `canceller` ends the wait from another
-        thread, which calls its `cancel()`: LockCancelledError, and nothing is left in Redis. A greenlet has its Timeout and
-        `kill()` for that, and is refused a canceller.
-        """
-        wait = self._timeout if blocking is True and timeout == -1 else wait_of(blocking, timeout)
-        if not self._client._started:
-            self._client._start()
-        if self._on_lost is None and "greenlet" not in _modules:
-            return self._core.acquire_here(wait, lease, token, canceller)
-        try:
-            guard = _green.acquire(self._core, wait, lease, token, True, canceller)
-        except LockTimeoutError:
-            return False
-        self._watch(guard.hold())
-        guard.detach()
-        return True
-
-    def adopt(self, token: str, *, lease: float | None = None) -> None:
-        """Takes over the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
-
-        The calling flow holds it then, as after `acquire`. The token is worth nothing any more: who acquired with it can
-        neither release nor extend the lock. Raises NotOwnerError if the lock is free or has another value.
-        """
-        self._client._start()
-        guard = ask(partial(self._core.acquire, adopts=True), None, None, lease, token, True)
-        self._watch(guard.hold())
-        guard.detach()
-
-    def release(self) -> None:
-        """Gives back the newest level of the calling flow.
-
-        Raises NotOwnerError if it holds none, even if another flow does (use a `with` block to give back elsewhere),
-        LockLostError if the lock was lost before, and UnavailableError if the server did not confirm; then the lock ends
-        with its lease.
-        """
-        if "greenlet" not in _modules:
-            self._core.release(None)
-        else:
-            ask(self._core.release, None)
-
-    def locked(self) -> bool:
-        """Whether anybody holds the lock, as Redis sees it now."""
-        return bool(_ask(self._client, self._core.owners))
+    __slots__ = ()
 
     def holder(self) -> Holder | None:
         """The holder of the lock, as Redis sees it now; of a read lock any of them.
@@ -393,7 +223,7 @@ class Lock(Blocks, BaseLock):
 
     def holders(self) -> list[Holder]:
         """All holders of the lock, as Redis sees them now: of a read lock there may be several."""
-        return holders_of(_ask(self._client, self._core.holders))
+        return holders_of(ask(self._client, self._core.holders))
 
     def waiters(self) -> list[Holder]:
         """The queue of a fair lock, in the order in which its waiters are served, those of other programs included.
@@ -401,57 +231,22 @@ class Lock(Blocks, BaseLock):
         The length is that of the queue, the index a position. `count` is 0; `remaining` is how long the place is kept if
         its waiter does not ask again. Raises ValueError for a lock of another kind, of which Redis keeps no queue.
         """
-        return holders_of(_ask(self._client, self._core.waiters))
-
-    def extend(self, seconds: float) -> None:
-        """Makes the lock of the calling flow live at least so many seconds from now; never shortens it."""
-        ask(self._core.extend, None, seconds)
+        return holders_of(ask(self._client, self._core.waiters))
 
     def release_token(self, token: str) -> None:
         """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
 
         Raises NotOwnerError if the lock is free or has another value.
         """
-        _ask(self._client, self._core.release_token, token)
+        ask(self._client, self._core.release_token, token)
 
     def extend_token(self, token: str, seconds: float) -> None:
         """Makes the lock live at least so many seconds from now if `token` is its value; as `release_token`."""
-        _ask(self._client, self._core.extend_token, token, seconds)
+        ask(self._client, self._core.extend_token, token, seconds)
 
     def force_release(self) -> bool:
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
-        return bool(_ask(self._client, self._core.force_release))
-
-    # threading.Condition uses these three.
-
-    def _is_owned(self) -> bool:
-        try:
-            self._hold().check()
-        except NotOwnerError:
-            return False
-        return True
-
-    def _release_save(self) -> tuple[int, int]:
-        """Gives back all levels of the calling flow; how many were of blocks of the condition, and how many others."""
-        hold = self._hold()
-        blocks = [grant for grant in self._by_hand or () if grant.held and grant._hold.is_same(hold)]
-        others = self.hold_count - len(blocks)
-        for grant in blocks:
-            self._forget_by_hand(grant)
-            grant.release()
-        for _ in range(others):
-            self.release()
-        return len(blocks), others
-
-    def _acquire_restore(self, levels: tuple[int, int]) -> None:
-        blocks, others = levels
-        for _ in range(blocks):
-            self.__enter__()
-        for _ in range(others):
-            self.acquire()
-
-    def _hold(self) -> _redlatch.Hold:
-        return self._core.hold(None)
+        return bool(ask(self._client, self._core.force_release))
 
 
 class RWLock:
@@ -482,7 +277,7 @@ class RWLock:
         return f"<redlatch.RWLock {self.write.name!r}>"
 
 
-class MultiLock(Lock, BaseMultiLock):
+class MultiLock(Lock):
     """Several locks as one: a caller has all of them, or none.
 
         with client.multi_lock(["account:3", "account:7"]): ...
@@ -496,6 +291,11 @@ class MultiLock(Lock, BaseMultiLock):
 
     __slots__ = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, as they stand in Redis, in the order in which it waits for them."""
+        return tuple(self._core.names())
+
 
 class Semaphore(Blocks, BaseSemaphore):
     """Permits for threads, as threading.BoundedSemaphore; the same as Redisson's RPermitExpirableSemaphore of this name.
@@ -506,7 +306,8 @@ class Semaphore(Blocks, BaseSemaphore):
     Each permit has a lease, which is renewed while it is held. The permits of a program that dies are free again after
     their lease and 2 seconds. Callers of one client come in their order.
 
-    A `with` block gives back its own permit. `release` gives back what `acquire` took, on whatever thread.
+    A block gives back its own permit.
+    `release` gives back what `acquire` took, on whatever thread.
     """
 
     __slots__ = ("_canceller", "_interrupt_on_lost")
@@ -522,14 +323,13 @@ class Semaphore(Blocks, BaseSemaphore):
     ) -> bool:
         """Takes permits, as threading.Semaphore does: True if they are taken now, False if there were not enough in time.
 
-        `permits` is how many to take at once, 1 to 1,000. With `lease` they are free again after so many seconds, and not
-        renewed. `canceller` is as for Lock.acquire. Raises UnavailableError, instead of returning False, if the server
-        cannot be reached or its answer is late.
+        `permits` is how many to take at once, 1 to 1,000. `canceller` is as for Lock.acquire.
+        With `lease` they are free again after so many seconds, and not renewed. Raises UnavailableError, instead of returning
+        False, if the server cannot be reached or its answer is late.
         """
         wait = self._timeout if blocking is True and timeout is None else wait_of_semaphore(blocking, timeout)
-        self._client._start()
         try:
-            guard = _green.acquire(self._core, wait, lease, None, False, canceller, permits)
+            guard: _redlatch.Guard = acquire(self._client, self._core, wait, lease, permits, canceller)
         except LockTimeoutError:
             return False
         self._take(guard, permits)
@@ -545,7 +345,7 @@ class Semaphore(Blocks, BaseSemaphore):
         failures = []
         for guard in self._give(n):
             try:
-                ask(guard.release)
+                ask(self._client, guard.release)
             except LockError as failure:  # the others are given back all the same
                 failures.append(failure)
         if failures:
@@ -553,26 +353,26 @@ class Semaphore(Blocks, BaseSemaphore):
 
     def permits(self) -> Permits:
         """How many permits there are, and how many are free, as Redis sees it now."""
-        return Permits(*_ask(self._client, self._core.permits))
+        return Permits(*ask(self._client, self._core.permits, None))
 
     def set_permits(self, limit: int) -> Permits:
         """Gives the semaphore so many permits, whatever it had before. Permits that are held stay held."""
-        return Permits(*_ask(self._client, self._core.permits, limit))
+        return Permits(*ask(self._client, self._core.permits, limit))
 
     def holders(self) -> list[Holder]:
         """The holders of permits, as Redis sees them now; `count` is how many each has."""
-        return holders_of(_ask(self._client, self._core.holders))
+        return holders_of(ask(self._client, self._core.holders))
 
     def waiters(self) -> list[Holder]:
         """The queue of a semaphore with the option `fair`, as Lock.waiters; `count` is how many permits each wants."""
-        return holders_of(_ask(self._client, self._core.waiters))
+        return holders_of(ask(self._client, self._core.waiters))
 
     def force_release(self) -> bool:
         """Takes all permits back, whoever has them; False if nobody does. Their holders are told that they lost them."""
-        return bool(_ask(self._client, self._core.force_release))
+        return bool(ask(self._client, self._core.force_release))
 
 
-class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
+class PlainSemaphore(PlainBlocks):
     """Permits without leases for threads, as threading.Semaphore; the same as Redisson's RSemaphore of this name.
 
         seats = client.plain_semaphore("seats")
@@ -581,20 +381,10 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
 
     It is a number in Redis, and nothing says who has permits. The permits of a program that dies never come back, until somebody
     adds them anew: client.semaphore(...) has leases. A semaphore without a number has no permits. Callers of one client come
-    in their order; clients do not wait for each other.
+    in their order. Between clients there is no order.
 
     `release` gives back what `acquire` took, on whatever thread and in whatever program.
     """
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        timeout: float | None = None,
-        canceller: _redlatch.Canceller | None = None,
-    ) -> None:
-        super().__init__(client, name, timeout)
-        self._canceller = canceller_of(canceller)
 
     def acquire(
         self,
@@ -606,12 +396,11 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
     ) -> bool:
         """Takes permits, as threading.Semaphore does: True if they are taken now, False if there were not enough in time.
 
-        `permits` is how many to take at once. `canceller` is as for Lock.acquire. A signal's exception that ends the wait
-        leaves nothing taken. Raises UnavailableError, instead of returning False, if the server cannot be reached.
+        `permits` is how many to take at once. `canceller` is as for Lock.acquire. A signal's exception leaves nothing taken.
+        Raises UnavailableError, instead of returning False, if the server does not answer.
         """
         wait = self._timeout if blocking is True and timeout is None else wait_of_semaphore(blocking, timeout)
-        self._client._start()
-        return _green.told(self._core.acquire, permits, wait, canceller=canceller)
+        return bool(told(self._client, self._core.acquire, permits, wait, canceller=canceller))
 
     def release(self, n: int = 1) -> None:
         """Gives n permits back, whoever took them. Nothing stops a caller that gives back more than were taken.
@@ -619,26 +408,26 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
         Raises UnavailableError if the server did not confirm: they are given back as soon as it answers, so do not release
         them again.
         """
-        _ask(self._client, self._core.release, n)
+        ask(self._client, self._core.release, n)
 
     def try_set_permits(self, permits: int) -> bool:
         """Gives the semaphore so many permits if it has no number yet; whether it did."""
-        return bool(_ask(self._client, self._core.try_set_permits, permits))
+        return bool(ask(self._client, self._core.try_set_permits, permits))
 
     def add_permits(self, permits: int) -> int:
         """Adds permits, or takes some away if the number is negative, without waiting for them; the new number."""
-        return int(_ask(self._client, self._core.add_permits, permits))
+        return int(ask(self._client, self._core.add_permits, permits))
 
     def drain(self) -> int:
         """Takes all permits that there are; how many. A number below 0 becomes 0."""
-        return int(_ask(self._client, self._core.drain))
+        return int(ask(self._client, self._core.drain))
 
     def available(self) -> int:
         """How many permits there are, as Redis sees it now."""
-        return int(_ask(self._client, self._core.available))
+        return int(ask(self._client, self._core.available))
 
 
-class Latch(BaseLatch):
+class Latch(BaseCounter):
     """A count-down latch for threads; the same as Redisson's RCountDownLatch of this name.
 
         ready = client.latch("ready")
@@ -650,53 +439,28 @@ class Latch(BaseLatch):
     without a count is open. Its key goes away at 0, and it can get a count again.
     """
 
+    _core: _redlatch.Latch
+
+    def __init__(self, client: BaseClient, name: str) -> None:
+        self._client = client
+        self._core = client._core.latch(name)
+
     def wait(self, timeout: float | None = None, *, canceller: _redlatch.Canceller | None = None) -> bool:
         """Waits until the count is 0, as threading.Event.wait: True then, False if the time in seconds was over before.
 
         `canceller` ends the wait from another thread. Raises UnavailableError, instead of returning False, if the server
         cannot be reached.
         """
-        wait = timeout_of(timeout)
-        self._client._start()
-        return _green.told(self._core.wait, wait, canceller=canceller)
+        return bool(told(self._client, self._core.wait, timeout_of(timeout), canceller=canceller))
 
     def try_set_count(self, count: int) -> bool:
         """Gives the latch this count if it has none; whether it did."""
-        return bool(_ask(self._client, self._core.try_set_count, count))
+        return bool(ask(self._client, self._core.try_set_count, count))
 
     def count_down(self, by: int = 1) -> int:
         """Counts down, to 0 at most; what is left."""
-        return int(_ask(self._client, self._core.count_down, by))
+        return int(ask(self._client, self._core.count_down, by))
 
     def count(self) -> int:
         """The count, as Redis sees it now; 0 if the latch is open."""
-        return int(_ask(self._client, self._core.count))
-
-
-class Grant(BaseGrant):
-    """The object that `with lock as grant` gives: one level of a hold."""
-
-    __slots__ = ()
-
-    def release(self) -> None:
-        """Gives the level back before the block ends; see Lock.release. The end of the block does nothing then."""
-        self._spend()
-        try:
-            if "greenlet" not in _modules:
-                self._guard.release()
-            else:
-                ask(self._guard.release)
-        finally:
-            self._forget()
-
-    def extend(self, seconds: float) -> None:
-        """Makes the lock live at least so many seconds from now; never shortens it."""
-        ask(self._guard.extend, seconds)
-
-    def on_lost(self, callback: OnLost) -> None:
-        """Calls `callback` once with the LockLostError when the lock is lost; on which thread, Client.lock says."""
-        callback = required(callback_of(callback))
-        self._tags += (_dispatcher.dispatcher.watch(self._hold, callback),)
-
-    def _watchers(self) -> _dispatcher.Watchers:
-        return _dispatcher.dispatcher.watchers
+        return int(ask(self._client, self._core.count))

@@ -27,7 +27,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 
-from redlatch import _dispatcher, _redlatch, _sync, aio
+from redlatch import _dispatcher, _redlatch, _sync, _tasks, _threads, aio
 from redlatch._base import BaseClient, BaseGrant, BaseLock, BaseName, BaseSemaphore
 from redlatch.exceptions import LockError, LockLostError
 
@@ -403,7 +403,7 @@ class ThreadGrant(_sync.Grant):
 _NO_TAG = -1
 
 
-class ThreadBlocks(_sync.Blocks):
+class ThreadBlocks(_threads.Blocks):
     __slots__ = ()
 
     def __enter__(self) -> _sync.Grant:
@@ -500,7 +500,7 @@ class TaskGrant(aio.Grant):
         super()._forget()
 
 
-class TaskBlocks(aio.Blocks):
+class TaskBlocks(_tasks.Blocks):
     __slots__ = ()
 
     async def _entering(self, block: _redlatch.Block | None) -> aio.Grant:
@@ -519,7 +519,7 @@ class TaskLock(TaskBlocks, aio.Lock):
     __slots__ = ()
     __doc__ = aio.Lock.__doc__
 
-    @aio.coroutine_function
+    @_tasks.coroutine_function
     def acquire(self, *args: Any, **options: Any) -> Coroutine[Any, Any, bool]:
         # The call itself says which task is the owner.
         return self._acquired(Wait(self), super().acquire(*args, **options))
@@ -542,7 +542,7 @@ class TaskLock(TaskBlocks, aio.Lock):
             raise
         return acquired
 
-    @aio.coroutine_function
+    @_tasks.coroutine_function
     def release(self) -> Coroutine[Any, Any, None]:
         return self._released(*_newest(self), super().release())
 

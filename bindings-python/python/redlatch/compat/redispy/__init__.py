@@ -7,15 +7,18 @@ It excludes and is excluded by redis-py's own locks of the same name. The differ
 reasons, are in docs/redis-py.md. For asyncio see `redlatch.compat.redispy.aio`.
 """
 
+# Made of aio.py by scripts/lib/unasync.py.
+
 from __future__ import annotations
 
 import logging
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from redlatch import _dispatcher, _redlatch, _sync
+from redlatch import _redlatch, _sync
+from redlatch._base import HolderRow
 from redlatch._dispatcher import OnLost
-from redlatch._green import ask
+from redlatch._threads import ask, callback_of, watch
 from redlatch._typing import Self
 from redlatch.compat.redispy._base import (
     LEFT_UNLOCKED,
@@ -42,10 +45,10 @@ logger: logging.Logger = logging.getLogger("redlatch")
 class Lock(BaseLock[_sync.Client]):
     """A lock with the parameters, attributes, methods and exceptions of `redis.lock.Lock`.
 
-    `redis` is a client of redis-py, whose server, database and log-in are taken over by a redlatch client that all
-    locks of the process share, or a `redlatch.Client`. Times are in seconds. Without `timeout` the lock is renewed
-    while this process lives. `sleep` means nothing: a waiter is woken. `on_lost`, which redis-py has not, is called
-    with the LockLostError, on the thread that all clients of the process have for that, when the lock is lost.
+    `redis` is a client of redis-py, whose server, database and log-in are taken over by a redlatch client that
+    all locks of the process share, or a `redlatch.Client`. Times are in seconds. Without `timeout` the lock is
+    renewed while this process lives. `sleep` means nothing: a waiter is woken. `on_lost`, which redis-py has not, is
+    called with the LockLostError, on the thread that all clients of the process have for that, when the lock is lost.
     """
 
     _clients = Clients(_sync.Client)
@@ -75,27 +78,26 @@ class Lock(BaseLock[_sync.Client]):
         """
         with self._releasing() as token, redis_errors(self.name, no_longer_owned("release")):
             if guard := self._spend(token):
-                ask(guard.release)
+                ask(self._client, guard.release)
             else:
-                ask(self._core().release_token, text_of(token))
+                core = self._core()
+                ask(self._client, core.release_token, text_of(token))
 
     def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
-        with redis_errors(self.name, NOT_ACQUIRED):
-            return bool(ask(self._core().owners))
+        return bool(self._holders())
 
     def owned(self) -> bool:
         """Whether the lock has the token of this one, as Redis sees it now."""
-        with redis_errors(self.name, NOT_ACQUIRED):
-            return is_owner(ask(self._core().owners), self.local.token)
+        return is_owner(self._holders(), self.local.token)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Makes the lock live so many seconds longer, or with `replace_ttl` so many from now; never shorter."""
-        return self._extend(additional_time, replace_ttl, "extend")
+        return self._extend(self._to_extend("extend"), additional_time, replace_ttl, "extend")
 
     def reacquire(self) -> Literal[True]:
         """Makes the lock live for its `timeout` from now."""
-        return self._extend(self.timeout or 0, True, "reacquire")
+        return self._extend(self._to_extend("reacquire"), self.timeout or 0, True, "reacquire")
 
     def __enter__(self) -> Self:
         if self.acquire():
@@ -113,33 +115,39 @@ class Lock(BaseLock[_sync.Client]):
                 raise
             logger.warning(LEFT_UNLOCKED)
 
-    def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
-        token = self._to_extend(what)
+    def _extend(self, token: bytes, seconds: float, replace: bool, what: str) -> Literal[True]:
         with redis_errors(self.name, no_longer_owned(what)):
-            wanted = longer(ask(self._core().owners), token, seconds, replace=replace)
+            wanted = longer(self._holders(), token, seconds, replace=replace)
             guard = self._held(token)
             if wanted is not None and guard is not None:
-                ask(guard.extend, wanted)
+                ask(self._client, guard.extend, wanted)
             elif wanted is not None:
-                ask(self._core().extend_token, text_of(token), wanted)
+                core = self._core()
+                ask(self._client, core.extend_token, text_of(token), wanted)
         return True
 
+    def _holders(self) -> list[HolderRow]:
+        with redis_errors(self.name, NOT_ACQUIRED):
+            # A client of the parent process is replaced by one of this process.
+            core = self._core()
+            rows: list[HolderRow] = ask(self._client, core.owners)
+        return rows
+
     def _acquire(self, wait: float | None, lease: float | None, token: bytes | None) -> _redlatch.Guard:
-        core = self._core()
+        core, text = self._core(), None if token is None else text_of(token)
         owner = _redlatch.Key.of_caller() if self.thread_local else _redlatch.Key()
-        text = None if token is None else text_of(token)
         # It is renewed no longer than its thread lives, the only one that could release it.
         tied = self.thread_local and not self.timeout
-        guard: _redlatch.Guard = ask(core.acquire, owner, wait, lease, text, tied)
+        guard: _redlatch.Guard = ask(self._client, core.acquire, owner, wait, lease, text, tied)
         return guard
 
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
-        return _sync.callback_of(on_lost)
+        return callback_of(on_lost)
 
     def _take(self, guard: _redlatch.Guard) -> None:
         self._keep(Held(guard, renewed=not self.timeout))
         if self.on_lost is not None:
-            _dispatcher.dispatcher.watch(guard.hold(), self.on_lost)
+            watch(guard.hold(), self.on_lost)
 
 
 def __getattr__(name: str) -> Any:

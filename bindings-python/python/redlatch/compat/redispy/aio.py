@@ -1,3 +1,4 @@
+# --- asyncio ---
 """redis-py's asyncio `Lock` with redlatch behind it: change the import, and keep the rest.
 
     from redlatch.compat.redispy.aio import Lock  # in place of redis.asyncio.lock
@@ -6,9 +7,22 @@
 The differences, with their reasons, are in docs/redis-py.md.
 """
 
+# `__init__.py` is made of this file: scripts/lib/unasync.py says how.
+# --- threads ---
+# """redis-py's `Lock` with redlatch behind it: change the import, and keep the rest.
+#
+#     from redlatch.compat.redispy import Lock  # in place of redis.lock
+#     from redlatch.compat.redispy import Redis  # in place of redis, for those who call its lock()
+#
+# It excludes and is excluded by redis-py's own locks of the same name. The differences, with their
+# reasons, are in docs/redis-py.md. For asyncio see `redlatch.compat.redispy.aio`.
+# """
+#
+# # Made of aio.py by scripts/lib/unasync.py.
+# --- both ---
+
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from types import TracebackType
@@ -17,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from redlatch import _redlatch, aio
 from redlatch._base import HolderRow
 from redlatch._dispatcher import OnLost
+from redlatch._tasks import ask, callback_of, watch
 from redlatch._typing import Self
 from redlatch.compat.redispy._base import (
     LEFT_UNLOCKED,
@@ -78,10 +93,10 @@ class Lock(BaseLock[aio.Client]):
         """
         with self._releasing() as token, redis_errors(self.name, no_longer_owned("release")):
             if guard := self._spend(token):
-                await aio.ask(self._client, guard.release)
+                await ask(self._client, guard.release)
             else:
-                core, text = self._core(), text_of(token)
-                await aio.ask(self._client, lambda to: core.release_token(text, to))
+                core = self._core()
+                await ask(self._client, core.release_token, text_of(token))
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
@@ -120,34 +135,38 @@ class Lock(BaseLock[aio.Client]):
             wanted = longer(await self._holders(), token, seconds, replace=replace)
             guard = self._held(token)
             if wanted is not None and guard is not None:
-                await aio.ask(self._client, lambda to: guard.extend(wanted, to))
+                await ask(self._client, guard.extend, wanted)
             elif wanted is not None:
-                core, text = self._core(), text_of(token)
-                await aio.ask(self._client, lambda to: core.extend_token(text, wanted, to))
+                core = self._core()
+                await ask(self._client, core.extend_token, text_of(token), wanted)
         return True
 
     async def _holders(self) -> list[HolderRow]:
         with redis_errors(self.name, NOT_ACQUIRED):
+            # A client of the parent process is replaced by one of this process.
             core = self._core()
-            rows: list[HolderRow] = await aio.ask(self._client, core.owners)
+            rows: list[HolderRow] = await ask(self._client, core.owners)
         return rows
 
     async def _acquire(self, wait: float | None, lease: float | None, token: bytes | None) -> _redlatch.Guard:
-        core, key = self._core(), _redlatch.Key()
-        text = None if token is None else text_of(token)
-        guard: _redlatch.Guard = await aio.ask(
-            self._client, lambda to: core.acquire(key, wait, lease, text, False, to)
-        )
+        core, text = self._core(), None if token is None else text_of(token)
+        # --- asyncio ---
+        owner, tied = _redlatch.Key(), False
+        # --- threads ---
+        # owner = _redlatch.Key.of_caller() if self.thread_local else _redlatch.Key()
+        # # It is renewed no longer than its thread lives, the only one that could release it.
+        # tied = self.thread_local and not self.timeout
+        # --- both ---
+        guard: _redlatch.Guard = await ask(self._client, core.acquire, owner, wait, lease, text, tied)
         return guard
 
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
-        return aio.callback_of(on_lost)
+        return callback_of(on_lost)
 
     def _take(self, guard: _redlatch.Guard) -> None:
         self._keep(Held(guard, renewed=not self.timeout))
         if self.on_lost is not None:
-            bridge = aio.Bridge.of(asyncio.get_running_loop())
-            bridge.watchers.add(guard.hold(), bridge.queue, self.on_lost)
+            watch(guard.hold(), self.on_lost)
 
 
 def __getattr__(name: str) -> Any:
