@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -51,9 +51,10 @@ def begin(command: Sequence[str], stderr: int | None = None) -> subprocess.Popen
 
 
 class Driver:
-    """A running driver program. Requests go out by line, replies come back in any order."""
+    """A running driver program. Requests go out by line, replies come back in any order. `told` takes what answers none."""
 
-    def __init__(self, command: tuple[str, ...]) -> None:
+    def __init__(self, command: tuple[str, ...], told: Callable[[dict], object] = lambda _: None) -> None:
+        self.told = told
         self.ids = itertools.count(1)
         self.futures: dict[int, Future[dict]] = {}
         self.tries: dict[int, tuple[float, str]] = {}  # when each was asked, and its line
@@ -66,6 +67,9 @@ class Driver:
     def listen(self) -> None:
         for line in self.process.stdout or ():
             reply = json.loads(line)
+            if "id" not in reply:
+                self.told(reply)
+                continue
             with self.lock:
                 number = int(reply["id"])
                 future = self.futures.pop(number, None)
@@ -97,7 +101,7 @@ class Driver:
         line = json.dumps({"id": number, **request}, ensure_ascii=False) + "\n"
         with self.lock:
             self.futures[number] = future
-            if request.get("wait_ms") == 0:
+            if request.get("wait_ms") == 0 and request["op"] != "turn":
                 self.tries[number] = time.monotonic(), line
         self.outgoing.put(line)
         return number, future

@@ -887,17 +887,17 @@ def main() -> int:
         args.drivers = [*ours(), f"redisson-{REDISSONS[-1]}"]
     sides = build(args.drivers, args.topology, long=args.long)
     table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
+    chosen = [
+        row
+        for row in rows(table, sides, args.topology, args.long or args.brief)
+        if all(word in row.title for word in args.only)
+    ]
+    if args.brief:
+        chosen = in_brief(chosen)
+    if not chosen:
+        sys.exit(f"no scenario of these drivers has a title with {' and '.join(args.only)}")
     world = World(sides, args.topology, args.long)
     try:
-        chosen = [
-            row
-            for row in rows(table, sides, args.topology, args.long or args.brief)
-            if all(word in row.title for word in args.only)
-        ]
-        if args.brief:
-            chosen = in_brief(chosen)
-        if not chosen:
-            sys.exit(f"no scenario of these drivers has a title with {' and '.join(args.only)}")
         shown = threading.Lock()
 
         def play(numbered: tuple[int, Row]) -> None:

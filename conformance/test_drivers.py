@@ -36,3 +36,15 @@ def test_a_try_is_asked_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert driver.ask(op="acquire", wait_ms=0)[1].result(60)["status"] == "unavailable"
     finally:
         driver.close()
+
+
+def test_a_turn_is_not_asked_again_and_a_line_without_id_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "TRY", 0.0)
+    told: list[dict] = []
+    program = f'print(\'{{"told": "deleted"}}\')\n{PROGRAM}'
+    driver = drivers.Driver((sys.executable, "-c", program, "unavailable", "ok"), told.append)
+    try:
+        assert driver.ask(op="turn", wait_ms=0)[1].result(60)["status"] == "unavailable"
+        assert told == [{"told": "deleted"}]
+    finally:
+        driver.close()

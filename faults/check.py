@@ -10,7 +10,7 @@ intervals belong to a hold:
 
 The rules: certain intervals of one name never overlap, but those of readers, and those of a caller that reads while it
 writes, and permits of a semaphore, of which there are never more than its limit; a try for permits is refused only while others possibly have
-too many of them; a try is refused only while somebody possibly holds, the try of a reader only while somebody possibly writes; fencing
+too many of them, or kept out somebody of the same client who still waits; a try is refused only while somebody possibly holds, the try of a reader only while somebody possibly writes; fencing
 tokens grow from each hold to all that began after it was granted; the counts that a caller is told are those it made;
 the hold of a multi lock is one of each of its names, its try is refused only while somebody possibly holds one of them, and the deletion of one is
 the loss of all; the lock of a quorum may stay for a lease on the server that did not confirm its release, and a deletion at some of its servers ends
@@ -250,16 +250,33 @@ class Touching:
 
 
 def refused_permits(past: Past, lease: float) -> list[str]:
+    """A try that was refused overlaps too many permits of others; or one of its client waits, whom those kept out."""
     spans = [(hold.possible(lease + past.margin), hold) for hold in past.holds if not is_refused(hold)]
     full = {
         permits: Touching((begin, end) for begin, end, _ in crowded(spans, past.limit - permits))
-        for permits in {hold.permits for hold in past.holds}
+        for permits in {0, *(hold.permits for hold in past.holds)}
     }
+    waiting: dict[str, list[Hold]] = defaultdict(list)
+    for hold in past.holds:
+        if not hold.tried:
+            waiting[client_of(hold)].append(hold)
+
+    def is_justified(hold: Hold) -> bool:
+        if full[hold.permits](hold.called, hold.answered):
+            return True
+        before = (other for other in waiting[client_of(hold)] if other.called <= hold.answered)
+        # What it waits for is among the spans.
+        return any(other.answered >= hold.called and full[0](other.called, hold.answered) for other in before)
+
     return [
         f"{hold.who} was refused {hold.permits} permits of {hold.name} at {hold.answered}, which were free"
         for hold in past.holds
-        if is_refused(hold) and not full[hold.permits](hold.called, hold.answered)
+        if is_refused(hold) and not is_justified(hold)
     ]
+
+
+def client_of(hold: Hold) -> str:
+    return hold.who.partition("/")[0]
 
 
 class Ends:

@@ -1,7 +1,7 @@
 """The soak of plain semaphores and latches: soak.py with the model `counters`. What callers were told adds up to the number that the
 server has, exactly.
 
-The workers are those of permit_soak.py, and so are the faults, but nothing deletes a key and no process is killed: then nobody
+The workers are those of the other models, and so are the faults, but nothing deletes a key and no process is killed: then nobody
 knows what was done. Commands, replies and connections are lost, doubled and late. All languages play it together.
 
 - *Seats* have a few permits that callers take and give back. Between the answer of an acquisition and the call of its release
@@ -35,11 +35,9 @@ from typing import Any
 
 import counted
 from counted import LATCH, PLAIN, SERVER, Counted, Use
-from permit_soak import Caller, DrivenSoak, PermitWorker
 from second import Porcupine
-from server import eventually
-from soaking import OTHER, Judged
-from world import PATIENCE, Redis
+from soaking import OTHER, Caller, Judged, Soak, Worker, now
+from world import PATIENCE, Redis, eventually
 
 LIMIT = 4
 # A ledger begins with so much, that most who take get something.
@@ -56,7 +54,6 @@ COUNT, OVER = 60, 15
 DONE = ("ok", "unavailable")
 # In a hundred cases.
 LOOKS = 10
-now = time.monotonic_ns
 
 
 class Books:
@@ -122,13 +119,9 @@ class CounterCaller(Caller):
 
     def told(self, op: str, name: str, allowed: tuple[str, ...], wanted: int = 1, **more: object) -> Use:
         counter = self.books.pasts[name].counter
-        where = {"client": "s", "lock": name, "counter": counter, "as": str(self.number)}
-        number = {"permits": wanted, "number": wanted}
         called = now()
-        reply = self.driver.ask(op=op, **where, **number, **more)[1].result()
+        reply = self.ask(op, lock=name, counter=counter, permits=wanted, number=wanted, **more)
         status, value = str(reply["status"]), reply.get("value")
-        if status == "gone":
-            raise SystemExit
         word, tried = "look" if op in ("permits", "count") else op, more.get("wait_ms") == 0
         use = Use(self.worker.who, called, now(), word, wanted, status, tried, value)
         self.books.note(name, use)
@@ -209,12 +202,8 @@ class CounterCaller(Caller):
         return self.books.change(gate, -by)
 
 
-class CounterWorker(PermitWorker):
+class CounterWorker(Worker):
     soak: CounterSoak
-
-    @property
-    def caller(self) -> type[Caller]:
-        return CounterCaller
 
     def wait_at(self, gate: str) -> Future[dict]:
         # Its client is open then.
@@ -231,7 +220,8 @@ class CounterWorker(PermitWorker):
         return waiting
 
 
-class CounterSoak(DrivenSoak):
+class CounterSoak(Soak):
+    caller = CounterCaller
     worker = CounterWorker
     # Nothing that makes what was done unknowable.
     other = tuple(kind for kind in OTHER if kind != "delete")
@@ -282,7 +272,7 @@ class CounterSoak(DrivenSoak):
 
     def finish(self) -> None:
         for worker in self.workers:
-            for caller in worker.callers:  # type: ignore[attr-defined]
+            for caller in worker.callers:
                 if not caller.failed:
                     caller.join(2 * PATIENCE)
         with suppress(RuntimeError):  # what is left then is told below
@@ -290,8 +280,9 @@ class CounterSoak(DrivenSoak):
         self.books.wrong += self.left()
         for name, waiting in self.gates.items():
             is_shut = self.books.numbers[name] > 0
-            for waiter in waiting:
+            for worker, waiter in zip(self.workers, waiting, strict=True):
                 if is_shut and not waiter.done():
+                    worker.waits += 1
                     continue
                 status = waiter.result(PATIENCE)["status"]
                 if status != "ok":

@@ -2,11 +2,11 @@
 
 soak.py [--model M] [--minutes M] [--seed N] [--processes N] [--callers N] [--debug] [--keep FOLDER] [LANGUAGE ...]
 
-With the model `lock`, some processes of each language (conformance/drivers) acquire as fast as they can, by many callers
-each, on a few hot names and many others, and write down what happened to them. Meanwhile their connections are cut, held up
+With the model `lock`, some processes of each language (conformance/drivers) acquire as fast as they can, for many callers
+each, on a few hot names and many others, and tell what happened to them. Meanwhile their connections are cut, held up
 and killed, the network goes away for longer than a lease, the server is paused and forgets its scripts, keys are deleted, and
-processes are stopped and killed. The other models are semaphores (`permits`), plain semaphores and latches (`counters`), multi
-locks (`multi`) and the lock of a quorum (`quorum`); the file of each says what it does.
+processes are stopped and killed. The other models are semaphores (`permits`), multi locks (`multi`) and the lock of a quorum
+(`quorum`), all in models.py, and plain semaphores and latches (`counters`, counter_soak.py).
 
 Two checkers judge the history: check.py and Porcupine, which is not ours (second.py). It fails if one of them finds
 a violation, or misses one that was planted.
@@ -28,16 +28,14 @@ import time
 from pathlib import Path
 
 from counter_soak import CounterSoak
-from multi_soak import MultiSoak
-from permit_soak import PermitSoak
-from quorum_soak import QuorumSoak
+from models import LockSoak, MultiSoak, PermitSoak, QuorumSoak
 from second import Missing
 from second import build as build_porcupine
 from soaking import Soak
 from world import build
 
 MODELS: dict[str, type[Soak]] = {
-    "lock": Soak,
+    "lock": LockSoak,
     "permits": PermitSoak,
     "counters": CounterSoak,
     "multi": MultiSoak,
@@ -90,10 +88,8 @@ def main() -> int:
     for leak in left[:20]:
         print(f"left: {leak}")
     print(f"seed {args.seed}; ends: {dict(judged.ends.most_common())}; faults: {dict(soak.faults)}")
-    grown = {
-        who: f"{report.numbers['memory']} kB/{report.numbers['since']}" for who, report in reports.items()
-    }
-    print(f"memory grown over attempts of the second half: {grown}")
+    grown = {who: f"{report.memory} kB/{report.since}" for who, report in reports.items()}
+    print(f"memory grown over turns of the second half: {grown}")
     print(f"checked in {took:.0f} s")
     print(*judged.figures, sep="\n")
     if not program and os.environ.get("CI", "").lower() in ("1", "true", "yes"):

@@ -1,21 +1,25 @@
-"""The base of the soaks of all models, and the model of locks, whose callers run in the programs of conformance/drivers."""
+"""The base of the soaks of all models: their servers, proxies and faults, and the callers, which are threads here.
+
+Each worker is a program of conformance/drivers that serves requests. Callers ask it for one turn after the other as fast as they
+can, and write down what it answers, in the lines of `conformance/drivers/README.md`.
+"""
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 from check import Deletion, File, summary
 from second import Soaked, report
-from world import PATIENCE, Failed, Proxies, Redis, Server, build
+from world import PATIENCE, Driver, Failed, Proxies, Redis, Server, build
 
 LEASE_MS = 3000
 # Keys that are no locks: they stay.
@@ -25,36 +29,28 @@ PAUSE = 0.5
 ON_THE_WIRE = ("cut-request", "cut-reply", "hole", "reply-hole", "delay", "delay-reply", "twice", "stall")
 OTHER = ("kill", "silent", "client kill", "pause", "script flush", "delete", "stop")
 SELDOM = ("flushall", "process kill")
-# Chances are per thousand. Most callers find their name free, some crowd at a few, some read and write at others.
-PLAN = {
-    "lease": LEASE_MS,
-    "hot": 150,
-    "hot_names": 4,
-    "cold_names": 500,
-    "shared": 150,
-    "shared_names": 4,
-    "reads": 700,
-    "tries": 200,
-    "fixed": 50,
-    "reenter": 100,
-    "extend": 30,
-    "linger": 5,
-    "oversleep": 1,
-}
+WAITS_MS = [20, 200, 2000, 20_000]
+REENTERING_MS = 2000
+# In a hundred cases: a try, a fixed lease.
+TRIES, FIXED = 20, 5
 # The growth of a client's memory that is allowed while it does the same again and again: fragments, buffers, a collector's whims.
 SLACK_KB = 32 * 1024
+# How long threads and descriptors of a closed client may take to be gone.
+GONE = 20.0
+now = time.monotonic_ns
 
 
 @dataclass
 class Report:
-    """The line that a worker ends with."""
+    """What is left of a worker at its end, and what its memory grew by over the last turns."""
 
     numbers: dict[str, int]
+    memory: int
+    since: int
 
     def leaks(self) -> list[str]:
-        names = ("holds", "waiting", "unreleased", "files", "threads")
-        left = [f"{self.numbers[name]} {name}" for name in names if self.numbers[name]]
-        return [*left, *([f"{self.numbers['memory']} kB"] if self.numbers["memory"] > SLACK_KB else [])]
+        left = [f"{number} {name}" for name, number in self.numbers.items() if number]
+        return [*left, *([f"{self.memory} kB"] if self.memory > SLACK_KB else [])]
 
 
 @dataclass
@@ -66,38 +62,145 @@ class Judged:
     figures: list[str]
 
 
+class Caller(threading.Thread):
+    """One caller of a driver. It ends with the time of the soak, or with its driver."""
+
+    # In a hundred cases: a level more, a longer lease, a hold of up to half a lease, one of one and a half.
+    reenters, extends, lingers, oversleeps = 10.0, 0.0, 2.0, 0.2
+
+    def __init__(self, worker: Worker, driver: Driver, number: int, write: Callable[[str], None]) -> None:
+        super().__init__(daemon=True)
+        self.worker, self.driver, self.number, self.write = worker, driver, number, write
+        self.random = random.Random(worker.soak.random.getrandbits(32))
+        self.begun = threading.Event()
+        self.failed = ""
+        self.turns = 0
+
+    def ask(self, op: str, **more: Any) -> dict:
+        return self.worker.ask(self.driver, op, **more | {"as": str(self.number)})
+
+    def chance(self, percent: float) -> bool:
+        return self.random.random() * 100 < percent
+
+    def run(self) -> None:
+        self.worker.soak.begun.wait()
+        try:
+            while now() < self.worker.soak.until:
+                self.attempt()
+                self.turns += 1
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {error}"
+
+    def wish(self) -> tuple[str, dict[str, Any]]:
+        """The name in the history, and the words of a request about it."""
+        raise NotImplementedError
+
+    def attempt(self) -> None:
+        name, request = self.wish()
+        tried = self.chance(TRIES)
+        request["wait_ms"] = 0 if tried else self.random.choice(WAITS_MS)
+        if self.chance(FIXED):
+            request["lease_ms"] = LEASE_MS
+        if self.chance(self.reenters) and not {"kind", "limit"} & request.keys():
+            request["reenter_ms"] = REENTERING_MS
+        if self.chance(self.extends):
+            request["extend_ms"] = LEASE_MS
+        if self.number % 2 == 0:
+            request["blocked"] = True
+        self.write(f"b {self.number} {name} {now()}")
+        told = self.ask("turn", rest_ms=self.rest(), **request)
+        if "answered" not in told:
+            raise AssertionError(f"{name}: {told}")
+        line = f"e {self.number} {name} {told['called']} {told['answered']} {told['status']} {tried:d}"
+        if told["status"] != "ok":
+            return self.write(f"{line} - 0 0 0 0 0 0 0 -")
+        self.worker.granted += 1
+        token = "-" if told["token"] is None or request.get("side") == "read" else told["token"]
+        line += f" {token} {told['levels']} {told['count']} {told['sure']} {told['kept']:d} {told['until']}"
+        return self.write(f"{line} {told['freed']} {told['done']} {told['release']}")
+
+    def rest(self) -> int:
+        if self.chance(self.lingers):
+            return int(LEASE_MS / 2 * self.random.random())
+        return LEASE_MS * 3 // 2 if self.chance(self.oversleeps) else 0
+
+
 class Worker:
     """A place for a process in one language, behind a proxy of its own. Killed, it is started again."""
 
     def __init__(self, soak: Soak, language: str, number: int) -> None:
         self.soak, self.language, self.who = soak, language, f"{language}{number}"
         self.ports = soak.open_ways()
-        self.port = self.ports[0]
         self.files: list[File] = []
         self.awake = threading.Event()
+        self.granted = 0
+        # The callers that wait in the end, and have to.
+        self.waits = 0
         self.start()
 
-    def new_file(self) -> File:
-        name = f"{self.who}.{len(self.files)}"
-        self.files.append(File(self.soak.folder / name, name))
-        return self.files[-1]
-
     def start(self) -> None:
-        self.file = self.new_file()
-        plan = PLAN | {
-            "url": f"redis://127.0.0.1:{self.port}",
-            "file": str(self.file.path),
-            "until": self.soak.until,
-            "callers": self.soak.callers,
-            "seed": self.soak.random.getrandbits(32),
-        }
-        self.process = subprocess.Popen(
-            [*self.soak.commands[self.language], "soak", json.dumps(plan)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        name = f"{self.who}.{len(self.files)}"
+        self.file = File(self.soak.folder / name, name)
+        self.files.append(self.file)
+        out = self.file.path.open("w", buffering=1)
+
+        def write(line: str) -> None:
+            # In one piece, beside other callers.
+            out.write(f"{line}\n")
+
+        def told(loss: dict) -> None:
+            write(f"l {loss['as']} {loss['called']} {loss['at']} {loss['told']}")
+
+        self.driver = Driver(self.soak.commands[self.language], told)
+        self.process = self.driver.process
+        self.callers = [
+            self.soak.caller(self, self.driver, number, write) for number in range(self.soak.many)
+        ]
+        self.working = threading.Thread(target=self.work, args=(self.driver, self.callers), daemon=True)
+        self.working.start()
         self.awake.set()
+
+    def ask(self, driver: Driver, op: str, client: str = "s", **more: Any) -> dict:
+        reply: dict = driver.ask(op=op, client=client, **more)[1].result()
+        if reply["status"] == "gone":
+            raise SystemExit
+        return reply
+
+    def work(self, driver: Driver, callers: list[Caller]) -> None:
+        ask = partial(self.ask, driver)
+
+        def open_client(client: str) -> None:
+            # The network may be away just then.
+            while (opened := ask("open", client, **self.soak.plan(self.ports)))["status"] == "unavailable":
+                pass
+            if opened["status"] != "ok":
+                raise AssertionError(f"open: {opened}")
+
+        try:
+            # What belongs to the process, and is made when it is first needed.
+            open_client("warm")
+            warm: dict[str, Any] = {"lock": f"warm{self.who}", "as": "0", "wait_ms": 2000, "rest_ms": 0}
+            while ask("turn", "warm", **warm)["status"] != "ok":
+                pass
+            for op in ("close", "forget"):
+                ask(op, "warm")
+            self.before = ask("usage")
+            open_client("s")
+        except AssertionError as error:
+            for caller in callers:
+                caller.failed = str(error)
+                caller.begun.set()
+            return
+        for caller in callers:
+            caller.start()
+            caller.begun.set()
+        self.soak.begun.wait()
+        time.sleep(max(0, self.soak.until - now()) / 2e9)
+        self.middle, self.since = ask("usage")["memory"], self.turns
+
+    @property
+    def turns(self) -> int:
+        return sum(caller.turns for caller in self.callers)
 
     def stop(self, seconds: float) -> None:
         """As a debugger does it, or a busy machine."""
@@ -114,20 +217,41 @@ class Worker:
     def kill(self) -> None:
         if not self.awake.is_set():
             return
-        self.process.kill()
-        self.process.wait()
-        self.file.died = time.monotonic_ns()
+        self.driver.close()
+        self.file.died = now()
         self.start()
 
     def end(self) -> Report:
         self.awake.wait(PATIENCE)
-        output, _ = self.process.communicate(timeout=2 * PATIENCE)
-        if self.process.returncode != 0:
-            raise Failed(f"{self.who} ended with {self.process.returncode}")
-        return Report(json.loads(output))
+        for caller in self.callers:
+            caller.begun.wait(PATIENCE)
+            if not caller.failed:
+                caller.join(2 * PATIENCE)
+        wrong = [caller.failed or "hangs" for caller in self.callers if caller.failed or caller.is_alive()]
+        if wrong:
+            print(f"{self.who}: {wrong[0]}")
+            return Report({"failed callers": len(wrong)}, 0, 0)
+        self.working.join(PATIENCE)
+        ask = partial(self.ask, self.driver)
+        try:
+            has, closed, end = ask("usage"), ask("close"), time.monotonic() + GONE
+            ask("forget")
+            while True:
+                left = ask("usage")
+                more = {name: max(0, left[name] - self.before[name]) for name in ("files", "threads")}
+                if not any(more.values()) or time.monotonic() > end:
+                    break
+                time.sleep(0.05)
+        except SystemExit:
+            raise Failed(f"{self.who} ended with {self.process.wait(PATIENCE)}") from None
+        self.driver.close()
+        unreleased = closed.get("value") or [] if closed["status"] == "ok" else [closed]
+        more |= {"holds": has["holds"], "waiting": has["waiting"] - self.waits, "unreleased": len(unreleased)}
+        return Report(more, max(0, has["memory"] - self.middle), self.turns - self.since)
 
 
 class Soak:
+    caller: type[Caller]
     worker: type[Worker] = Worker
     # It judges again what was kept.
     judge_again = "second.py"
@@ -136,6 +260,8 @@ class Soak:
     # For how long permits are kept beyond their lease, and a lock by a server of a quorum beyond its release.
     margin_ms = 0
     lingers_ms = 0
+    # Further words with which a client is opened.
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -147,31 +273,46 @@ class Soak:
         profile: str,
         languages: list[str],
     ) -> None:
-        self.minutes, self.seed, self.callers, self.folder = minutes, seed, callers, folder
+        self.minutes, self.seed, self.many, self.folder = minutes, seed, callers, folder
         self.random = random.Random(seed)
         # Built in that profile, those of Rust and C. Python and Node.js find the packages that are there.
         every = build.ours(profile)
         self.commands = {language: every[language]().command for language in languages or every}
         self.proxies = Proxies(profile)
         self.start_servers()
-        self.until = time.monotonic_ns() + int(minutes * 60e9)
-        self.workers = [
-            self.worker(self, language, number) for language in self.commands for number in range(processes)
-        ]
         self.faults: Counter[str] = Counter()
         self.deletions: list[tuple[str | None, Deletion]] = []
         self.timers: list[threading.Timer] = []
+        # The time begins when all clients are open: on a busy machine programs take a while for that.
+        self.begun = threading.Event()
+        self.until = now()
+        self.workers = [
+            self.worker(self, language, number) for language in self.commands for number in range(processes)
+        ]
+        self.prepare()
+        for worker in self.workers:
+            for caller in worker.callers:
+                caller.begun.wait(PATIENCE)
+        self.until = now() + int(minutes * 60e9)
+        self.begun.set()
 
     def start_servers(self) -> None:
         self.server = Server()
         self.redis = Redis(self.server.port)
 
+    def prepare(self) -> None:
+        """Makes ready for the first call."""
+
     def open_ways(self) -> list[int]:
         """A worker's proxies."""
         return [int(self.proxies("open", self.server.port)[0])]
 
+    def plan(self, ports: list[int]) -> dict[str, Any]:
+        """How a client is opened that goes through these proxies."""
+        return {"url": f"redis://127.0.0.1:{ports[0]}", "watchdog_ms": LEASE_MS, **self.options}
+
     def run(self) -> dict[str, Report]:
-        while time.monotonic_ns() < self.until:
+        while now() < self.until:
             time.sleep(self.random.random() * 2 * PAUSE)
             self.fault()
         for timer in self.timers:
@@ -221,9 +362,7 @@ class Soak:
 
     def a_key(self) -> tuple[str, list[str]]:
         """A name that many want, and its keys."""
-        sort = self.random.choice(["hot", "shared"])
-        name = f"{sort}{self.random.randrange(PLAN[f'{sort}_names'])}"
-        return name, [name]
+        raise NotImplementedError
 
     def on_the_wire(self, kind: str, port: int) -> None:
         scripts = self.proxies("scripts", port)
@@ -248,9 +387,9 @@ class Soak:
         timer.start()
 
     def delete(self, name: str | None, *command: str) -> None:
-        called = time.monotonic_ns()
+        called = now()
         self.redis(*command)
-        self.deletions.append((name, Deletion(called, time.monotonic_ns())))
+        self.deletions.append((name, Deletion(called, now())))
 
     def leaks(self) -> list[str]:
         """All that is left on the server when every client is closed."""
@@ -281,6 +420,8 @@ class Soak:
         soaked.save(self.folder)
         verdict, opinion = soaked.judge(program)
         delays = [percentile(verdict.delays, share) for share in (0.5, 0.99)]
+        wrong = [*report(verdict, opinion)]
+        wrong += [f"{worker.who} acquired nothing" for worker in self.workers if not worker.granted]
         figures = [
             f"told after a deletion: holds={len(verdict.delays)} p50={delays[0]:.1f} ms p99={delays[1]:.1f} ms",
             f"{verdict.acquisitions / self.minutes / 60:.0f} acquisitions a second",
@@ -289,7 +430,7 @@ class Soak:
             f"soak: minutes={self.minutes:g} operations={verdict.operations} faults={self.faults.total()} "
             f"lost_told={verdict.told} overlaps={verdict.overlaps} leaks={leaks}",
         ]
-        return Judged([*report(verdict, opinion)], verdict.ends, figures)
+        return Judged(wrong, verdict.ends, figures)
 
     def close(self) -> None:
         for worker in self.workers:

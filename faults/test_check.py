@@ -54,6 +54,16 @@ class Checking(unittest.TestCase):
     def test_inside_a_long_one(self) -> None:
         self.assertEqual(len(self.wrong(held("a", 1, 9), held("b", 2, 3), held("c", 10, 11))), 1)
 
+    def test_a_try_for_permits_behind_a_caller_of_its_client(self) -> None:
+        def wrong(waits_from: float, who: str) -> list[str]:
+            holds = [held("a/1", 1, 2, permits=2), held("b/1", 2.3, 3, called=waits_from, permits=2)]
+            return check_past(Past([*holds, refused(who, 2.15)], limit=3), LEASE)
+
+        self.assertEqual(wrong(1.5, "b/2"), [])
+        self.assertEqual(len(wrong(1.5, "c/2")), 1)
+        # Nobody kept it out since it waits.
+        self.assertEqual(len(wrong(2.12, "b/2")), 1)
+
     def test_readers_at_once(self) -> None:
         self.assertEqual(self.wrong(reads("a", 1, 9), reads("b", 2, 3), reads("c", 2.5, 4)), [])
 

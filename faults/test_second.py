@@ -174,6 +174,8 @@ class Agreeing(WithGo):
             [two(held("a", 1, 2)), two(refused("b", 1.5))],
             [two(held("a", 1, 9)), killed, refused("b", 4.9)],
             [two(lost("a", 1, 2)), two(held("b", 2.15, 3))],
+            # A caller of the same client still waits, for whom there was no room before.
+            [two(held("a", 1, 2)), two(held("b/1", 2.3, 3, called=1.5)), refused("b/2", 2.15)],
         )
         wrong = (
             [held("a", 1, 2), held("b", 1, 2), held("c", 1, 2), held("d", 1.5, 3)],

@@ -1,4 +1,4 @@
-/* The program of C: driver [act|soak JSON]; see conformance/drivers/README.md.
+/* The program of C: driver [act JSON]; see conformance/drivers/README.md.
  *
  * Every request is served by a thread of its own; an actor thread is an owner number. Acquisitions go
  * through the event loop face, one loop thread per client, so that they can be cancelled; those that are
@@ -66,17 +66,32 @@ int64_t number(const struct request *request, const char *name, int64_t otherwis
     return text == NULL ? otherwise : strtoll(text, NULL, 10);
 }
 
-void answer(int64_t id, const char *format, ...)
+static void write_line(const char *begin, const char *format, va_list arguments)
 {
-    va_list arguments;
     flockfile(stdout);
-    printf("{\"id\": %lld, ", (long long)id);
-    va_start(arguments, format);
+    fputs(begin, stdout);
     vprintf(format, arguments);
-    va_end(arguments);
     puts("}");
     fflush(stdout);
     funlockfile(stdout);
+}
+
+void answer(int64_t id, const char *format, ...)
+{
+    char begin[40];
+    va_list arguments;
+    snprintf(begin, sizeof begin, "{\"id\": %lld, ", (long long)id);
+    va_start(arguments, format);
+    write_line(begin, format, arguments);
+    va_end(arguments);
+}
+
+void write_object(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    write_line("{", format, arguments);
+    va_end(arguments);
 }
 
 /* The text of the last error, as it can stand in a JSON string. */
@@ -173,6 +188,14 @@ static redlatch_status make_multi_lock(redlatch_client *client, const char *name
     return status;
 }
 
+/* Sets the option from a field of the request; without the field the option stays as it is. */
+static redlatch_status set_option(redlatch_options *options, const struct request *request, const char *name,
+                                  const char *from)
+{
+    const char *value = field(request, from);
+    return value == NULL ? REDLATCH_OK : redlatch_options_set(options, name, value);
+}
+
 static redlatch_status make_semaphore(redlatch_client *client, const struct request *request, redlatch_lock **made)
 {
     redlatch_options *options = NULL;
@@ -185,8 +208,19 @@ static redlatch_status make_semaphore(redlatch_client *client, const struct requ
     return status;
 }
 
-/* The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock. */
-static redlatch_status make_lock(redlatch_client *client, const struct request *request, redlatch_lock **made)
+static redlatch_status make_single(redlatch_client *client, const struct request *request, redlatch_lock **made)
+{
+    redlatch_options *options = NULL;
+    redlatch_status status = redlatch_options_new(&options);
+    if (status == REDLATCH_OK)
+        status = set_option(options, request, "kind", "kind");
+    if (status == REDLATCH_OK)
+        status = redlatch_lock_new(client, field(request, "lock"), options, made);
+    redlatch_options_free(options);
+    return status;
+}
+
+redlatch_status make_lock(redlatch_client *client, const struct request *request, redlatch_lock **made)
 {
     const char *lock = field(request, "lock"), *side = field(request, "side");
     redlatch_lock *read, *write;
@@ -196,7 +230,7 @@ static redlatch_status make_lock(redlatch_client *client, const struct request *
     if (field(request, "multi") != NULL)
         return make_multi_lock(client, lock, made);
     if (side == NULL)
-        return redlatch_lock_new(client, lock, NULL, made);
+        return make_single(client, request, made);
     status = redlatch_rw_lock_new(client, lock, NULL, &read, &write);
     if (status == REDLATCH_OK) {
         bool reads = strcmp(side, "read") == 0;
@@ -289,14 +323,6 @@ static void *run_loop(void *of)
     return NULL;
 }
 
-/* Sets the option from a field of the request; without the field the option stays as it is. */
-static redlatch_status set_option(redlatch_options *options, const struct request *request, const char *name,
-                                  const char *from)
-{
-    const char *value = field(request, from);
-    return value == NULL ? REDLATCH_OK : redlatch_options_set(options, name, value);
-}
-
 static void open_client(const struct request *request, int64_t id)
 {
     static const char *const given[][2] = {{"watchdog_lease", "watchdog_ms"},
@@ -324,6 +350,46 @@ static void open_client(const struct request *request, int64_t id)
         pthread_mutex_unlock(&tables);
     }
     answer_status(id, status);
+}
+
+static void free_place(const struct place *place)
+{
+    redlatch_lock_free(place->lock);
+    redlatch_plain_semaphore_free(place->semaphore);
+    redlatch_latch_free(place->latch);
+    free(place->name);
+}
+
+/* Frees a closed client, and all handles. */
+static void forget_client(const char *name)
+{
+    int i;
+    pthread_mutex_lock(&tables);
+    forget_turns();
+    while (place_count > 0)
+        free_place(&places[--place_count]);
+    for (i = 0; i < client_count; i++)
+        if (strcmp(clients[i].name, name) == 0) {
+            pthread_cancel(clients[i].loop);
+            pthread_join(clients[i].loop, NULL);
+            redlatch_client_free(clients[i].client);
+            free(clients[i].name);
+            clients[i] = clients[--client_count];
+            break;
+        }
+    pthread_mutex_unlock(&tables);
+}
+
+static void tell_usage(redlatch_client *client, int64_t id)
+{
+    struct usage has = usage();
+    uint64_t holds = 0, waiting = 0;
+    if (client != NULL) {
+        redlatch_client_stats(client, "holds", &holds);
+        redlatch_client_stats(client, "waiting", &waiting);
+    }
+    answer(id, "\"status\": \"ok\", \"memory\": %ld, \"threads\": %ld, \"files\": %ld, \"holds\": %llu, \"waiting\": %llu",
+           has.memory, has.threads, has.files, (unsigned long long)holds, (unsigned long long)waiting);
 }
 
 struct told {
@@ -568,7 +634,14 @@ static void *perform(void *of)
         open_client(request, id);
     else if (strcmp(op, "close") == 0)
         answer_status(id, redlatch_client_close(find_client(field(request, "client")), REDLATCH_CLOSE_LIMIT));
-    else
+    else if (strcmp(op, "usage") == 0)
+        tell_usage(find_client(field(request, "client")), id);
+    else if (strcmp(op, "turn") == 0)
+        perform_turn(find_client(field(request, "client")), request, id);
+    else if (strcmp(op, "forget") == 0) {
+        forget_client(field(request, "client"));
+        answer_status(id, REDLATCH_OK);
+    } else
         perform_on_place(request, op, id);
     free(request);
     return NULL;
@@ -610,9 +683,7 @@ int main(int count, char **words)
         parse(&plan);
         if (strcmp(words[1], "act") == 0)
             return play_act(&plan);
-        if (strcmp(words[1], "soak") == 0)
-            return soak(&plan);
     }
-    fprintf(stderr, "driver [act|soak JSON]\n");
+    fprintf(stderr, "driver [act JSON]\n");
     return 2;
 }

@@ -27,8 +27,9 @@ void parse(struct request *request);
 const char *field(const struct request *request, const char *name);
 int64_t number(const struct request *request, const char *name, int64_t otherwise);
 
-/* Writes the answer to a request. */
+/* Writes the answer to a request, or an object that answers none. */
 void answer(int64_t id, const char *format, ...);
+void write_object(const char *format, ...);
 void answer_status(int64_t id, redlatch_status status);
 /* A truth value, if status is REDLATCH_OK. */
 void truth(int64_t id, redlatch_status status, bool value);
@@ -40,8 +41,14 @@ bool is_blocked(const struct request *request);
 void perform_on_semaphore(redlatch_plain_semaphore *semaphore, const struct request *request, int64_t id);
 void perform_on_latch(redlatch_latch *latch, const struct request *request, int64_t id);
 
+/* The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock. */
+redlatch_status make_lock(redlatch_client *client, const struct request *request, redlatch_lock **made);
+
+void perform_turn(redlatch_client *client, const struct request *request, int64_t id);
+/* Frees the handles of all turns. */
+void forget_turns(void);
+
 int play_act(const struct request *plan);
-int soak(const struct request *plan);
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 static inline int64_t now(void)

@@ -1,8 +1,10 @@
-// The program of Node.js: driver.mjs [act|soak JSON]; see conformance/drivers/README.md.
+// The program of Node.js: driver.mjs [act JSON]; see conformance/drivers/README.md.
 import { createRequire } from 'node:module'
 import { createInterface } from 'node:readline'
 import { Client, LockError, LockLostError } from 'redlatch'
 import { ask } from './counters.mjs'
+import { heap, turn } from './turn.mjs'
+import { usage } from './usage.mjs'
 
 const require = createRequire(import.meta.url)
 const tables = require('../../../bindings-node/lib/native.js')
@@ -33,10 +35,10 @@ function hello() {
 }
 
 // The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock.
-function lockOf(client, { lock, side, limit, fair, multi }) {
+function lockOf(client, { lock, side, limit, fair, multi, kind }) {
   if (multi) return client.multiLock(lock.split(','))
   if (limit !== undefined) return client.semaphore(lock, { limit, fair })
-  return side ? client.rwLock(lock)[side] : client.lock(lock)
+  return side ? client.rwLock(lock)[side] : client.lock(lock, { kind })
 }
 
 async function perform(request, signal) {
@@ -49,9 +51,15 @@ async function perform(request, signal) {
     return {}
   }
   const client = clients.get(request.client)
+  if (request.op === 'usage') return { ...usage(), memory: await heap(), ...client?.stats() }
+  if (request.op === 'forget') {
+    clients.delete(request.client)
+    return {}
+  }
   if (request.op === 'close') return { value: await client.close() }
   if (request.counter) return ask(client, request, signal)
   const lock = lockOf(client, request)
+  if (request.op === 'turn') return turn(lock, request)
   const hold = held(request).at(-1)
   switch (request.op) {
     case 'acquire': {
@@ -136,6 +144,5 @@ async function serve(request) {
   console.log(JSON.stringify({ status: 'ok', ...reply, id: request.id }))
 }
 
-const other = { act: './acts.mjs', soak: './soak.mjs' }[process.argv[2]]
-if (other) await import(other)
+if (process.argv[2] === 'act') await import('./acts.mjs')
 else createInterface({ input: process.stdin }).on('line', line => serve(JSON.parse(line)))

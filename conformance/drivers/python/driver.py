@@ -1,6 +1,6 @@
 """The program of both Python faces; see conformance/drivers/README.md.
 
-driver.py threads|asyncio [act|soak JSON]
+driver.py threads|asyncio [act JSON]
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import counters
 import redlatch
-from face import ASYNCIO, Actors, Job, done, enter, leave, seconds
+from face import ASYNCIO, Actors, Job, done, enter, leave, seconds, usage
 from redlatch import _redlatch, aio
+from turn import Turn
 
 Client: Any = aio.Client if ASYNCIO else redlatch.Client
 
@@ -56,6 +58,8 @@ def lock_of(client: Any, request: Job, **options: Any) -> Any:
     """The lock itself, or one side of the read-write lock of that name, or the multi lock."""
     if "multi" in request:
         return client.multi_lock(request["lock"].split(","), **options)
+    if "kind" in request:
+        return client.lock(request["lock"], kind=request["kind"], reentrant=False, **options)
     if "side" not in request:
         return client.lock(request["lock"], **options)
     return getattr(client.rw_lock(request["lock"], **options), request["side"])
@@ -105,6 +109,9 @@ async def reason_of(told: Future[redlatch.LockLostError], request: Job) -> Job:
 
 
 class Driver:
+    # Writes a line that answers no request.
+    tell: Callable[[Job], None]
+
     def __init__(self) -> None:
         self.semaphores: dict[tuple[str, str, str, int], Permits] = {}
         self.clients: dict[str, Any] = {}
@@ -122,9 +129,18 @@ class Driver:
             await done(client.connect())
             self.clients[name] = client
             return {}
+        if op == "usage":
+            memory, threads, files = usage()
+            stats = self.clients[name].stats() if name in self.clients else {}
+            return {"memory": memory, "threads": threads, "files": files, **stats}
+        if op == "forget":
+            del self.clients[name]
+            return {}
         client = self.clients[name]
         if op == "close":
             return {"value": await done(client.close())}
+        if op == "turn":
+            return await self.turn(client, request)
         if "counter" in request:
             return await counters.ask(client, request)
         if "limit" in request:
@@ -135,6 +151,17 @@ class Driver:
         if op == "acquire":
             return await self.acquire(client, request)
         return await self.ask(op, request, lock_of(client, request))
+
+    async def turn(self, client: Any, request: Job) -> Job:
+        turn = Turn(request, self.tell)
+        if turn.permits:
+            return await turn.play(
+                client.semaphore(request["lock"], limit=request["limit"], on_lost=turn.lost)
+            )
+        lease = {"lease": seconds(request, "lease_ms")} if "lease_ms" in request else {}
+        return await turn.play(
+            lock_of(client, request, timeout=seconds(request, "wait_ms"), on_lost=turn.lost, **lease)
+        )
 
     async def acquire(self, client: Any, request: Job) -> Job:
         wait, lease = seconds(request, "wait_ms"), seconds(request, "lease_ms")
@@ -207,12 +234,10 @@ def main(mode: str = "", plan: str = "{}") -> int:
         import acts
 
         return acts.play(acts.Act(**json.loads(plan)))
-    if mode == "soak":
-        import soak
-
-        soak.work(json.loads(plan))
-    else:
-        Actors(Driver().perform, failure).serve()
+    driver = Driver()
+    actors = Actors(driver.perform, failure)
+    driver.tell = actors.write
+    actors.serve()
     return 0
 
 

@@ -81,8 +81,8 @@ def seconds(request: Job, name: str) -> float | None:
 
 
 class Actors:
-    """Serves the requests of stdin. Each actor thread of a client is a thread, or a task that lives as long as the
-    driver. In a driver of its own ("private") `main` is the main thread, where Ctrl-C cancels."""
+    """Serves the requests of stdin. Each actor thread of a client is a thread, or a task, until the client is forgotten.
+    In a driver of its own ("private") `main` is the main thread, where Ctrl-C cancels."""
 
     def __init__(
         self, perform: Callable[[Job], Awaitable[Job]], failure: Callable[[Exception], Job | None]
@@ -92,34 +92,41 @@ class Actors:
         self.running: dict[int, Any] = {}
         self.workers: list[Any] = []
         self.private = False
-        self.main: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.main: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.out = threading.Lock()
 
     def serve(self) -> None:
         if ASYNCIO:
-            asyncio.run(self.read_in_loop())
+            asyncio.run(self.serve_in_loop())
             return
         # A shell starts background jobs with SIGINT ignored, and Python leaves that so.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        threading.Thread(target=self.read, daemon=True).start()
+        threading.Thread(target=self.read, args=(lambda take, request: take(request),), daemon=True).start()
         finish(self.work(self.main))
 
-    def read(self) -> None:
-        for line in sys.stdin.buffer:
-            self.take(json.loads(line))
-        os._exit(0)
+    async def serve_in_loop(self) -> None:
+        later = asyncio.get_running_loop().call_soon_threadsafe
+        threading.Thread(target=self.read, args=(later,), daemon=True).start()
+        await asyncio.Event().wait()
 
-    async def read_in_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
-            self.take(json.loads(line))
+    def read(self, call: Callable[..., object]) -> None:
+        for line in sys.stdin.buffer:
+            call(self.take, json.loads(line))
+        os._exit(0)
 
     def take(self, request: Job) -> None:
         if request["op"] == "cancel":
             self.answer(request, {} if self.cancel(request["target"]) else {"status": "not_found"})
         else:
             self.private = self.private or "private" in request
+            if request["op"] == "forget":
+                self.end(request["client"])
             self.queue_of(request.get("client", ""), request.get("as", "main")).put_nowait(request)
+
+    def end(self, client: str) -> None:
+        """Ends all actor threads of a client but the one that asks."""
+        for place in [place for place in self.jobs if place[0] == client and place[1] != "main"]:
+            self.jobs.pop(place).put_nowait(None)
 
     def cancel(self, target: int) -> bool:
         """A task, or what the main thread does."""
@@ -142,8 +149,7 @@ class Actors:
         return self.jobs[client, actor]
 
     async def work(self, jobs: Any) -> None:
-        while True:
-            request = await done(jobs.get())
+        while request := await done(jobs.get()):
             self.running[request["id"]] = asyncio.current_task() if ASYNCIO else threading.current_thread()
             try:
                 reply = await self.perform(request)
@@ -158,5 +164,8 @@ class Actors:
             self.answer(request, reply)
 
     def answer(self, request: Job, reply: Job) -> None:
+        self.write({"status": "ok", **reply, "id": request["id"]})
+
+    def write(self, line: Job) -> None:
         with self.out:
-            print(json.dumps({"status": "ok", **reply, "id": request["id"]}), flush=True)
+            print(json.dumps(line), flush=True)

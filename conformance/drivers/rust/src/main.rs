@@ -1,11 +1,11 @@
 //! The program of the Rust face; `conformance/drivers/README.md` says what its modes do.
 //!
-//! redlatch-conformance [act|soak JSON]
+//! redlatch-conformance [act JSON]
 
 mod acts;
 mod counters;
 mod serve;
-mod soak;
+mod turn;
 mod usage;
 
 use std::error::Error;
@@ -34,8 +34,7 @@ fn main() -> Result<ExitCode, Failure> {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => serve::serve_stdin()?,
         ["act", plan] => return Ok(acts::play(&serde_json::from_str(plan)?)),
-        ["soak", plan] => soak::soak(&serde_json::from_str(plan)?)?,
-        _ => return Err("redlatch-conformance [act|soak JSON]".into()),
+        _ => return Err("redlatch-conformance [act JSON]".into()),
     }
     Ok(ExitCode::SUCCESS)
 }

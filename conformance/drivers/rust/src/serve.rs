@@ -10,10 +10,12 @@ use redlatch::{
     ReentryKey, Semaphore,
 };
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::runtime::Runtime;
 use tokio::sync::{Notify, oneshot};
 
 use crate::counters;
+use crate::turn::turn;
+use crate::usage::Usage;
 
 pub(crate) type Reply = Map<String, Value>;
 
@@ -99,7 +101,7 @@ pub(crate) fn with(field: &str, value: Value) -> Reply {
     reply
 }
 
-fn failed(error: &Error) -> Reply {
+pub(crate) fn failed(error: &Error) -> Reply {
     let mut reply = status(error.kind().name());
     reply.insert("text".into(), json!(format!("{error:#}")));
     if let Some(reason) = error.lost_reason() {
@@ -139,6 +141,19 @@ fn hello() -> Reply {
     reply
 }
 
+/// What the process uses, and what the client has under way.
+fn usage(client: Option<&Client>) -> Reply {
+    let usage = Usage::now();
+    let mut reply = with("memory", json!(usage.memory));
+    reply.insert("threads".into(), json!(usage.threads));
+    reply.insert("files".into(), json!(usage.files));
+    if let Some(stats) = client.map(Client::stats) {
+        reply.insert("holds".into(), json!(stats.holds));
+        reply.insert("waiting".into(), json!(stats.waiting));
+    }
+    reply
+}
+
 /// An option as a request gives it; absent: its default.
 fn option_value(given: &Value) -> OptionValue<'_> {
     match given {
@@ -161,6 +176,15 @@ pub(crate) async fn wait<T: Send + 'static>(
     waited.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
+/// The number of permits, if the request names one.
+pub(crate) fn permits(request: &Value, options: AcquireOptions) -> AcquireOptions {
+    if request["permits"].is_null() {
+        options
+    } else {
+        options.permits(count(request, "permits"))
+    }
+}
+
 /// The semaphore of a request that names its limit.
 fn semaphore_of(client: &Client, request: &Value) -> Result<Semaphore, Error> {
     let options = client.semaphore_options().limit(count(request, "limit"));
@@ -169,7 +193,7 @@ fn semaphore_of(client: &Client, request: &Value) -> Result<Semaphore, Error> {
 }
 
 /// The lock itself, or one side of the read-write lock of that name, or the semaphore, or the multi lock.
-fn lock_of(client: &Client, request: &Value) -> Result<Lock, Error> {
+pub(crate) fn lock_of(client: &Client, request: &Value) -> Result<Lock, Error> {
     let name = text(request, "lock");
     if !request["limit"].is_null() {
         return Ok(semaphore_of(client, request)?.as_lock().clone());
@@ -204,6 +228,11 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             locked(&state.clients).insert(name.to_owned(), client);
             return Ok(ok());
         }
+        "usage" => return Ok(usage(locked(&state.clients).get(name))),
+        "forget" => {
+            drop(locked(&state.clients).remove(name));
+            return Ok(ok());
+        }
         _ => {}
     }
     let Some(client) = locked(&state.clients).get(name).cloned() else {
@@ -222,6 +251,9 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
     if !request["counter"].is_null() {
         return counters::perform(&client, request).await;
     }
+    if text(request, "op") == "turn" {
+        return turn(&client, request).await;
+    }
     let lock = lock_of(&client, request)?;
     let seat = state.seat(request, &lock);
     Ok(match text(request, "op") {
@@ -233,10 +265,7 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             if let Some(token) = request["token"].as_str() {
                 options = options.token(token);
             }
-            if !request["permits"].is_null() {
-                options = options.permits(count(request, "permits"));
-            }
-            let guard = wait(request, lock.acquire_with(options)).await?;
+            let guard = wait(request, lock.acquire_with(permits(request, options))).await?;
             let reply = with("token", json!(guard.fencing_token()));
             let longer = millis(request, "extend_ms").map(|lease| guard.extend(lease));
             locked(&seat.guards).push(guard);
@@ -347,13 +376,13 @@ async fn serve(state: Arc<State>, request: Value) {
     println!("{}", Value::Object(reply));
 }
 
-#[tokio::main]
-pub(crate) async fn serve_stdin() -> std::io::Result<()> {
+/// A thread reads, so that the runtime has the same threads all the time.
+pub(crate) fn serve_stdin() -> std::io::Result<()> {
     let state = Arc::new(State::default());
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while let Some(line) = lines.next_line().await? {
-        match serde_json::from_str(&line) {
-            Ok(request) => drop(tokio::spawn(serve(state.clone(), request))),
+    let runtime = Runtime::new()?;
+    for line in std::io::stdin().lines() {
+        match serde_json::from_str(&line?) {
+            Ok(request) => drop(runtime.spawn(serve(state.clone(), request))),
             Err(error) => eprintln!("not a request: {error}"),
         }
     }
