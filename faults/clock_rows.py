@@ -47,8 +47,7 @@ def with_clock(perform: Callable[[Cell, Callable[[int], None]], None], **options
                 f'#!/bin/sh\nLD_PRELOAD={shim()} FAULTS_CLOCK={clock} exec {world.binary} "$@"\n'
             )
             start.chmod(0o755)
-            cell = Cell(world, "clock", kind, own_server=True, binary=str(start), **options)
-            try:
+            with Cell(world, "clock", kind, own_server=True, binary=str(start), **options) as cell:
                 before = int(cell.redis("TIME")[0])
                 ahead(2 * HOUR)
                 # The server reads its clock now and then, not for every command.
@@ -56,8 +55,6 @@ def with_clock(perform: Callable[[Cell, Callable[[int], None]], None], **options
                 ahead(0)
                 cell.eventually(lambda: int(cell.redis("TIME")[0]) < before + 3600, "the clock cannot be set")
                 perform(cell, ahead)
-            finally:
-                cell.close()
 
     return play
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from operations import UNHEARD
+from operations import UNHEARD, UNKNOWN
 from server_rows import (
     AWAY,
     OWN,
@@ -17,6 +18,7 @@ from server_rows import (
     TROUBLES,
     Play,
     connections_killed,
+    on,
     stopped,
     wake_up_lost,
 )
@@ -28,22 +30,12 @@ CHANNELS = {PLAIN: "redisson_sc:", LATCH: "redisson_countdownlatch__channel__"}
 NUMBER = 5
 # Each change names its client's marker beside the number; nothing else that a client sends does.
 CHANGE = "}:redlatch:"
-# As side_rows.UNKNOWN: the client cannot know what the server has done.
-LOST = [
-    "request lost with its connection",
-    "reply lost with its connection",
-    "reply cut in the middle",
-    "request and connection black-holed",
-    "reply and connection black-holed",
-    "late copy of an answered request",
-    "request stalled and done after its connection broke",
-]
 
 
 class Counter(Cell):
     """A cell whose name is a counter."""
 
-    def __init__(self, world: World, name: str, kind: Kind, counter: str, **options: Any) -> None:
+    def __init__(self, world: World, name: str, kind: Kind, *, counter: str, **options: Any) -> None:
         super().__init__(world, name, kind, **options)
         self.counter = counter
         self.about = {"counter": counter.replace(" ", "-")}
@@ -107,15 +99,8 @@ Perform = Callable[[Counter], None]
 Row = tuple[str, str, Perform, dict[str, Any]]
 
 
-def on(counter: str, perform: Perform, **options: Any) -> Play:
-    def play(world: World, kind: Kind) -> None:
-        cell = Counter(world, f"{counter}: {perform.__name__}", kind, counter, **options)
-        try:
-            perform(cell)
-        finally:
-            cell.close()
-
-    return play
+def counting(counter: str, perform: Perform, **options: Any) -> Play:
+    return on(perform, partial(Counter, counter=counter), **options)
 
 
 # ---- one command, or its reply, is lost ----
@@ -465,7 +450,7 @@ LATCH_ROWS: list[Row] = [
 
 def rows(network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     return [
-        (f"{counter}: {row}", operation, on(counter, perform, **options))
+        (f"{counter}: {row}", operation, counting(counter, perform, **options))
         for counter in (PLAIN, LATCH)
         for row, operation, perform, options in rows_of(counter, network)
     ]
@@ -473,13 +458,6 @@ def rows(network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
 
 def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     """A selection on a Sentinel set or a cluster."""
-
-    def there(counter: str, perform: Perform) -> Play:
-        def play(world: World, kind: Kind) -> None:
-            with world.pool.lent(topology) as behind:
-                on(counter, perform, behind=behind)(world, kind)
-
-        return play
 
     found: list[tuple[str, str, str, Perform]] = [
         (counter, row, operation, lost(counter, operation, *network[row]))
@@ -499,7 +477,7 @@ def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple
     deleted = loses_its_key(lambda cell: cell.redis("DEL", cell.lock))
     found.append((LATCH, "key deleted", "wait", deleted))
     return [
-        (f"{counter}: {row}", operation, there(counter, perform))
+        (f"{counter}: {row}", operation, counting(counter, perform, topology=topology))
         for counter, row, operation, perform in found
     ]
 
@@ -507,7 +485,7 @@ def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple
 def rows_of(counter: str, network: dict[str, tuple[str, int]]) -> list[Row]:
     changes: list[Row] = [
         (row, operation, lost(counter, operation, *network[row]), {})
-        for row in LOST
+        for row in UNKNOWN
         for operation in OPERATIONS[counter]
     ]
     # A lock may come back by such a copy. A counter does not: the marker knows the change.

@@ -6,18 +6,12 @@ fails. The engine settles the rest of a call that went wrong, on its own connect
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from operations import DIRECT, cut_everywhere, play
+from operations import DIRECT, cut_everywhere
 from server_rows import TROUBLES, Play, acquires, holds, lost, on, releases
-from topology_rows import on_topology
+from topology_rows import network
 from world import Cell
 
 WHERE = "direct: "
-
-
-def network(operation: str, action: str, number: int) -> Callable[[Cell], None]:
-    return lambda cell: play(cell, operation, action, number)
 
 
 def deleted_there(cell: Cell) -> None:
@@ -54,7 +48,7 @@ def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]
 
 def rows_on_sentinel(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     return [
-        (WHERE + row, operation, on_topology("sentinel", network(operation, *fault), direct=True))
+        (WHERE + row, operation, on(network(operation, *fault), topology="sentinel", direct=True))
         for row, fault in network_rows.items()
         for operation in ("acquire", "release")
     ]

@@ -30,16 +30,16 @@ import quorum_rows
 import side_rows
 from clock_rows import CLOCK_ROWS
 from hole_rows import HOLE_ROWS
-from operations import EVERY_BYTE, OPERATIONS, play
+from operations import EVERY_BYTE, OPERATIONS
 from permit_rows import killed_at_random
 from process_rows import PROCESS_ROWS
 from program_rows import PROGRAM_ROWS
-from server_rows import SERVER_ROWS
+from server_rows import SERVER_ROWS, on
 from suspend_rows import SUSPEND_ROWS
 from topologies import KINDS as TOPOLOGIES
 from topology_rows import LANGUAGES as TOPOLOGY_LANGUAGES
-from topology_rows import on_topology, performances
-from world import LANGUAGES, LIMIT_MS, Cell, Failed, Kind, World, sides
+from topology_rows import network, performances
+from world import LANGUAGES, LIMIT_MS, Failed, Kind, World, sides
 
 # Rows that the proxy makes: the action, and its number.
 NETWORK_ROWS: dict[str, tuple[str, int]] = {
@@ -95,23 +95,11 @@ class Task:
         return f"{self.kind.name}, {self.topology}" if self.topology else self.kind.name
 
 
-def network_task(world: World, kind: Kind, row: str, operation: str) -> Task:
-    action, number = NETWORK_ROWS[row]
-
-    def perform(world: World, kind: Kind) -> None:
-        cell = Cell(world, f"{row} / {operation}", kind)
-        try:
-            play(cell, operation, action, number)
-        finally:
-            cell.close()
-
-    return Task(row, operation, kind, perform)
-
-
 def tasks(world: World) -> list[Task]:
     found = []
     for kind in world.kinds:
-        found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
+        for row, fault in NETWORK_ROWS.items():
+            found += [Task(row, name, kind, on(network(name, *fault))) for name in OPERATIONS]
         for row, operation, perform in OTHER_ROWS:
             if all(there.is_playable(kind.name, row, operation) for there in (direct_rows, side_rows)):
                 found.append(Task(row, operation, kind, perform))
@@ -123,33 +111,26 @@ def tasks(world: World) -> list[Task]:
 
 
 def topology_tasks(world: World) -> list[Task]:
-    found = []
-    for row, operation, perform in performances(NETWORK_ROWS):
-        for kind in world.kinds:
-            if kind.name in TOPOLOGY_LANGUAGES:
-                for topology in TOPOLOGIES:
-                    found.append(Task(row, operation, kind, on_topology(topology, perform), topology))
-    for topology in TOPOLOGIES:
-        for rows in (side_rows, counter_rows):
-            for row, operation, there in rows.rows_there(topology, NETWORK_ROWS):
-                found += [
-                    Task(row, operation, kind, there, topology)
-                    for kind in world.kinds
-                    if kind.name in TOPOLOGY_LANGUAGES
-                ]
-    for row, operation, there in multi_rows.rows_there(NETWORK_ROWS):
-        found += [
-            Task(row, operation, kind, there, "cluster")
-            for kind in world.kinds
-            if kind.name in TOPOLOGY_LANGUAGES
-        ]
-    for row, operation, there in direct_rows.rows_on_sentinel(NETWORK_ROWS):
-        found += [
-            Task(row, operation, kind, there, "sentinel")
-            for kind in world.kinds
-            if kind.name in TOPOLOGY_LANGUAGES
-        ]
-    return found
+    kinds = [kind for kind in world.kinds if kind.name in TOPOLOGY_LANGUAGES]
+    found = [
+        Task(row, operation, kind, on(perform, topology=topology), topology)
+        for row, operation, perform in performances(NETWORK_ROWS)
+        for kind in kinds
+        for topology in TOPOLOGIES
+    ]
+    others = [
+        (topology, *row)
+        for topology in TOPOLOGIES
+        for rows in (side_rows, counter_rows)
+        for row in rows.rows_there(topology, NETWORK_ROWS)
+    ]
+    others += [("cluster", *row) for row in multi_rows.rows_there(NETWORK_ROWS)]
+    others += [("sentinel", *row) for row in direct_rows.rows_on_sentinel(NETWORK_ROWS)]
+    return found + [
+        Task(row, operation, kind, there, topology)
+        for topology, row, operation, there in others
+        for kind in kinds
+    ]
 
 
 def one_of_each_row(found: list[Task]) -> list[Task]:

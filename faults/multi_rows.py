@@ -18,7 +18,7 @@ from hole_rows import (
     release_finds_another,
     release_finds_the_next_hold,
 )
-from operations import OPERATIONS
+from operations import OPERATIONS, UNKNOWN
 from process_rows import killed, killed_while_waiting, stopped_past_its_lease, stopped_within_its_lease
 from server_rows import (
     OWN,
@@ -34,6 +34,7 @@ from server_rows import (
     holds,
     lost,
     no_room,
+    on,
     only_pubsub_killed,
     restarted_while_waiting,
     timed_out,
@@ -42,16 +43,6 @@ from server_rows import (
 )
 from world import LEASE_MS, MULTI, SOON, Cell, Kind, Redis, World
 
-# The network rows in which the client cannot know what the server has done.
-UNKNOWN = [
-    "request lost with its connection",
-    "reply lost with its connection",
-    "reply cut in the middle",
-    "request and connection black-holed",
-    "reply and connection black-holed",
-    "late copy of an answered request",
-    "request stalled and done after its connection broke",
-]
 FIRST, SECOND = 0, 1
 PLACES = ("first", "second")
 
@@ -153,23 +144,8 @@ class Several(Cell):
 Perform = Callable[[Several], None]
 
 
-def on(perform: Perform, **options: Any) -> Play:
-    def play(world: World, kind: Kind) -> None:
-        cell = Several(world, perform.__name__, kind, **options)
-        try:
-            perform(cell)
-        finally:
-            cell.close()
-
-    return play
-
-
-def there(perform: Perform, **options: Any) -> Play:
-    def play(world: World, kind: Kind) -> None:
-        with world.pool.lent("cluster") as behind:
-            on(perform, behind=behind, **options)(world, kind)
-
-    return play
+def several(perform: Perform, **options: Any) -> Play:
+    return on(perform, Several, **options)
 
 
 # ---- a command, or its answer, is lost ----
@@ -323,12 +299,12 @@ def time_out(cell: Several, target: int) -> str:
 
 def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     found = [
-        (row, operation, on(network(operation, *network_rows[row])))
+        (row, operation, several(network(operation, *network_rows[row])))
         for row in UNKNOWN
         for operation in PLAYED
     ]
     for row, trouble, options in TROUBLES:
-        found += [(row, name, on(way(trouble), **options)) for name, way in WAYS.items()]
+        found += [(row, name, several(way(trouble), **options)) for name, way in WAYS.items()]
     alone: dict[str, Any] = {"own_driver": True}
     others: list[tuple[str, str, Perform, dict[str, Any]]] = [
         ("DEBUG SLEEP 4", "hold", holds(asleep), OWN),
@@ -357,9 +333,9 @@ def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]
         ("SIGKILL", "hold", killed, alone),
         ("SIGKILL", "wait", killed_while_waiting, alone),
     ]
-    found += [(row, operation, on(perform, **options)) for row, operation, perform, options in others]
+    found += [(row, operation, several(perform, **options)) for row, operation, perform, options in others]
     for at, place in enumerate(PLACES):
-        found += [(row, f"hold, {place} name", on(perform, at=at)) for row, perform in LOSSES]
+        found += [(row, f"hold, {place} name", several(perform, at=at)) for row, perform in LOSSES]
     return [(f"multi lock: {row}", operation, play) for row, operation, play in found]
 
 
@@ -390,7 +366,7 @@ def rows_there(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str,
         ("closed while the network is away", "hold", closed_while_silent),
     ]
     found = [
-        (f"multi lock: {row}", f"{operation}, {place} name", there(perform, at=at))
+        (f"multi lock: {row}", f"{operation}, {place} name", several(perform, topology="cluster", at=at))
         for row, operation, perform in performances
         for at, place in enumerate(PLACES)
     ]
@@ -401,6 +377,6 @@ def rows_there(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str,
     ]
     places = {"wait for the second name": SECOND, "give back": FIRST}
     return found + [
-        (f"multi lock: {row}", operation, there(perform, at=places[operation]))
+        (f"multi lock: {row}", operation, several(perform, topology="cluster", at=places[operation]))
         for row, operation, perform in waiting
     ]

@@ -9,6 +9,16 @@ from typing import Any
 
 from world import LEASE_MS, PATIENCE, SOON, Cell, Failed, Kind, World
 
+# The network rows in which the client cannot know what the server has done.
+UNKNOWN = [
+    "request lost with its connection",
+    "reply lost with its connection",
+    "reply cut in the middle",
+    "request and connection black-holed",
+    "reply and connection black-holed",
+    "late copy of an answered request",
+    "request stalled and done after its connection broke",
+]
 # The answers of a try when the server was not heard.
 UNHEARD = {"ok", "timeout", "unavailable"}
 
@@ -180,13 +190,10 @@ def cut_everywhere(action: str, operation: str, direct: bool = False) -> Callabl
 
         def share(first: int) -> None:
             # A short lease, so that a copy without an answer is soon over.
-            cell = Cell(world, f"{action} everywhere / {operation}", kind, lease_ms=4000, direct=direct)
-            try:
+            with Cell(world, f"{action} everywhere", kind, lease_ms=4000, direct=direct) as cell:
                 for offset in offsets[first::clients]:
                     cut_at(cell, action, operation, offset)
                 cell.works()
-            finally:
-                cell.close()
 
         with ThreadPoolExecutor(clients) as pool:
             list(pool.map(share, range(clients)))
@@ -196,12 +203,9 @@ def cut_everywhere(action: str, operation: str, direct: bool = False) -> Callabl
 
 def frame_size(world: World, kind: Kind, action: str, operation: str, direct: bool) -> int:
     """How long the command is, or its reply."""
-    cell = Cell(world, "size", kind, direct=direct)
-    try:
+    with Cell(world, "size", kind, direct=direct) as cell:
         cut_at(cell, "cut-reply", operation, 0)
         _, request, reply, _ = cell.tell("fired")
-    finally:
-        cell.close()
     return int(request if action == "cut-request" else reply)
 
 

@@ -17,8 +17,7 @@ from hole_rows import (
     release_finds_another,
     release_finds_the_next_hold,
 )
-from multi_rows import UNKNOWN
-from operations import OPERATIONS, UNHEARD
+from operations import OPERATIONS, UNHEARD, UNKNOWN
 from process_rows import killed, killed_while_waiting, stopped_past_its_lease, stopped_within_its_lease
 from server import fields
 from server_rows import (
@@ -30,6 +29,7 @@ from server_rows import (
     closed_while_silent,
     flushed_while_waiting,
     lost,
+    on,
     only_pubsub_killed,
     timed_out,
     waits,
@@ -186,16 +186,8 @@ class Voting(Cell):
 Perform = Callable[[Voting], None]
 
 
-def on(perform: Perform, at: tuple[int, ...], **options: Any) -> Play:
-    def play(world: World, kind: Kind) -> None:
-        with world.pool.lent("quorum") as behind:
-            cell = Voting(world, perform.__name__, kind, behind=behind, at=at, **options)
-            try:
-                perform(cell)
-            finally:
-                cell.close()
-
-    return play
+def voting(perform: Perform, at: tuple[int, ...], **options: Any) -> Play:
+    return on(perform, Voting, "quorum", at=at, **options)
 
 
 # ---- a command, or its answer, is lost ----
@@ -398,17 +390,19 @@ def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]
     found: list[tuple[str, str, Play]] = []
     for how_many, at in STRUCK.items():
         found += [
-            (f"{row}, {how_many}", operation, on(network(operation, *network_rows[row]), at))
+            (f"{row}, {how_many}", operation, voting(network(operation, *network_rows[row]), at))
             for row in UNKNOWN
             for operation in PLAYED
         ]
         found += [
-            (f"{row}, {how_many}", name, on(way(trouble), at))
+            (f"{row}, {how_many}", name, voting(way(trouble), at))
             for row, trouble, _ in TROUBLES
             for name, way in WAYS.items()
         ]
-        found += [(f"{row}, {how_many}", operation, on(perform, at)) for row, operation, perform in GOING]
-    found += [(row, operation, on(perform, at, **options)) for row, operation, perform, at, options in OTHERS]
+        found += [(f"{row}, {how_many}", operation, voting(perform, at)) for row, operation, perform in GOING]
+    found += [
+        (row, operation, voting(perform, at, **options)) for row, operation, perform, at, options in OTHERS
+    ]
     return [(f"quorum: {row}", operation, play) for row, operation, play in found]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from operations import UNHEARD
@@ -18,15 +19,17 @@ TOLD = 5.0
 AWAY = LEASE_MS / 2000
 
 
-def on(perform: Callable[[Cell], None], **options: Any) -> Play:
-    """Plays it with a cell of its own."""
+def on(
+    perform: Callable[[Any], None], cell_of: Callable[..., Cell] = Cell, topology: str = "", **options: Any
+) -> Play:
+    """Plays it with a cell of its own, on one server or on a deployment behind proxies."""
 
     def play(world: World, kind: Kind) -> None:
-        cell = Cell(world, perform.__name__, kind, **options)
-        try:
+        with (
+            world.pool.lent(topology) if topology else nullcontext() as behind,
+            cell_of(world, perform.__name__, kind, behind=behind, **options) as cell,
+        ):
             perform(cell)
-        finally:
-            cell.close()
 
     return play
 

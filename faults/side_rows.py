@@ -16,7 +16,7 @@ from hole_rows import (
     release_finds_another,
     release_finds_the_next_hold,
 )
-from operations import OPERATIONS, play
+from operations import OPERATIONS
 from process_rows import killed, killed_while_waiting, stopped_past_its_lease, stopped_within_its_lease
 from server_rows import (
     Play,
@@ -52,9 +52,8 @@ from suspend_rows import (
     with_the_grant_on_its_way,
     within_its_lease,
 )
-from topology_rows import PLAYED, on_topology
-from topology_rows import network as network_there
-from world import PERMITS, SIDES, Cell, Kind, World
+from topology_rows import PLAYED, network
+from world import PERMITS, SIDES, Cell
 
 # The network rows in which the client cannot know what the server has done.
 UNKNOWN = [
@@ -63,17 +62,6 @@ UNKNOWN = [
     "reply and connection black-holed",
     "late copy of an answered request",
 ]
-
-
-def network_play(side: str, operation: str, action: str, number: int) -> Play:
-    def perform(world: World, kind: Kind) -> None:
-        cell = Cell(world, f"{side}: {action} / {operation}", kind, side=side)
-        try:
-            play(cell, operation, action, number)
-        finally:
-            cell.close()
-
-    return perform
 
 
 # A caller that has permits does not enter again, but takes others.
@@ -91,9 +79,9 @@ def name_of(side: str) -> str:
     return side if side == PERMITS else f"{side} lock"
 
 
-def rows_of(side: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
+def rows_of(side: str, faults: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     found = [
-        (f"{name_of(side)}: {row}", operation, network_play(side, operation, *network[row]))
+        (f"{name_of(side)}: {row}", operation, on(network(operation, *faults[row]), side=side))
         for row in UNKNOWN
         for operation in OPERATIONS
         if not (side == PERMITS and operation in LEVELS)
@@ -193,14 +181,14 @@ CLOCKS: list[tuple[str, str, Play]] = [
 ]
 
 
-def rows(network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
-    found = [row for side in (*SIDES, PERMITS) for row in rows_of(side, network)]
+def rows(faults: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
+    found = [row for side in (*SIDES, PERMITS) for row in rows_of(side, faults)]
     return found + [(f"{name_of(PERMITS)}: {row}", operation, play) for row, operation, play in CLOCKS]
 
 
-def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
+def rows_there(topology: str, faults: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     """A selection for permits on a Sentinel set or a cluster."""
-    found = [(row, name, network_there(name, *network[row])) for row in UNKNOWN for name in PLAYED]
+    found = [(row, name, network(name, *faults[row])) for row in UNKNOWN for name in PLAYED]
     found += [
         ("FLUSHALL", "hold", flushed),
         ("force-release by another client", "hold", forced_by_another),
@@ -211,6 +199,6 @@ def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple
         ("wake-up lost", "wait", waits(wake_up_lost)),
     ]
     return [
-        (f"{name_of(PERMITS)}: {row}", operation, on_topology(topology, perform, side=PERMITS))
+        (f"{name_of(PERMITS)}: {row}", operation, on(perform, topology=topology, side=PERMITS))
         for row, operation, perform in found
     ]

@@ -34,11 +34,8 @@ def suspended(perform: Callable[[Cell, Callable[[int], None]], None], **options:
                     file.write(struct.pack("=q", us))
 
             preload = ("env", f"LD_PRELOAD={shim()}", f"FAULTS_CLOCK={clock}", "FAULTS_CLOCK_OF=suspend")
-            cell = Cell(world, "suspended", kind, own_driver=True, before=preload, **options)
-            try:
+            with Cell(world, "suspended", kind, own_driver=True, before=preload, **options) as cell:
                 perform(cell, jump)
-            finally:
-                cell.close()
 
     return play
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from operations import OPERATIONS, play
 from server_rows import (
@@ -21,7 +20,7 @@ from server_rows import (
     waits,
     wake_up_lost,
 )
-from world import Cell, Kind, World
+from world import Cell
 
 Perform = Callable[[Cell], None]
 # The faces that have most of the driver's paths between them.
@@ -30,6 +29,7 @@ PLAYED = ("acquire", "release", "be renewed", "wait")
 
 
 def network(operation: str, action: str, number: int) -> Perform:
+    """The operation, with this fault of the network."""
     return lambda cell: play(cell, operation, action, number)
 
 
@@ -60,15 +60,3 @@ OTHERS: list[tuple[str, str, Perform]] = [
     ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole")),
     ("closed while the network is away", "hold", closed_while_silent),
 ]
-
-
-def on_topology(topology: str, perform: Perform, **options: Any) -> Callable[[World, Kind], None]:
-    def play(world: World, kind: Kind) -> None:
-        with world.pool.lent(topology) as behind:
-            cell = Cell(world, topology, kind, behind=behind, **options)
-            try:
-                perform(cell)
-            finally:
-                cell.close()
-
-    return play

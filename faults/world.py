@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "conformance"), str(ROOT / "scripts" / "lib")]
@@ -123,6 +123,9 @@ class World:
         self.pool.close()
         self.proxies.close()
         self.server.close()
+
+
+Self = TypeVar("Self", bound="Cell")
 
 
 class Cell:
@@ -370,6 +373,12 @@ class Cell:
         self.ok("release")
         self.gone()
         self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         for who in self.opened:
