@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import gc
+import inspect
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -295,121 +297,41 @@ def out_w5(el, cpu, rss0, acq):
     )
 
 
-def main_sync(P):
-    def pair(name):
-        h = P.acquire(name)
-        while h is None:
-            h = P.acquire(name)
-        P.release(h)
+class Tasks:
+    """How callers begin and wait: here in an event loop."""
 
-    if A.workload == "W1":
-        name = A.name + ":1"
-        end = now() + int(A.warmup * 1e9)
-        while now() < end:
-            pair(name)
-        ready_go()
-        lat = []
-        c0 = time.process_time()
-        t0 = t = now()
-        end = t0 + int(A.seconds * 1e9)
-        while t < end:
-            pair(name)
-            u = now()
-            lat.append(u - t)
-            t = u
-        out_w1(len(lat), (t - t0) / 1e9, lat, time.process_time() - c0)
+    Event, sleep = asyncio.Event, staticmethod(asyncio.sleep)
 
-    if A.workload in ("W2", "W4"):
-        k, w4 = A.tasks, A.workload == "W4"
-        counts, since, mx, failed = [0] * k, [0] * k, [0] * k, [0] * k
-        waits = [[] for _ in range(k)]
-        last = [-1, 0]  # previous holder, changes of holder (guarded by the lock itself)
-        warmed, started = threading.Semaphore(0), threading.Event()
+    def __init__(self):
+        self.begun = []
 
-        def work(i):
-            name = A.name + (":one" if w4 else f":{i}")
-            end = now() + int(A.warmup * 1e9)
-            while now() < end:
-                pair(name)
-            warmed.release()
-            started.wait()
-            if not w4:
-                while True:
-                    pair(name)
-                    counts[i] += 1
-            while True:
-                since[i] = s = now()
-                h = P.acquire(name)
-                while h is None:
-                    failed[i] += 1
-                    h = P.acquire(name)
-                d = now() - s
-                since[i] = 0
-                if d > mx[i]:
-                    mx[i] = d
-                waits[i].append(d)
-                counts[i] += 1
-                if last[0] != i:
-                    last[0] = i
-                    last[1] += 1
-                P.release(h)
+    def start(self, work, *given):
+        self.begun.append(asyncio.create_task(work(*given)))
 
-        for i in range(k):
-            threading.Thread(target=work, args=(i,), daemon=True).start()
-        # A caller that still waits when the others have ended is woken by nobody. It goes on waiting.
-        end = now() + int((A.warmup + 1) * 1e9)
-        for _ in range(k):
-            warmed.acquire(timeout=max(0, end - now()) / 1e9)
-        ready_go()
-        c0, t0 = time.process_time(), now()
-        started.set()
-        time.sleep(A.seconds)
-        t1, cpu = now(), time.process_time() - c0
-        el = (t1 - t0) / 1e9
-        if w4:
-            out_w4(counts, since, mx, waits, el, t1, cpu, failed, last[1])
-        out_w2(counts, el, cpu)
+    def check(self):
+        for task in self.begun:
+            if task.done():
+                task.result()
 
-    if A.workload == "W3":
-        name, ts, failed, cs = A.name + ":w3", [], [0], A.cs_us / 1e6
-        end = now() + int(A.warmup * 1e9)
-        while now() < end:
-            pair(f"{A.name}:warm{A.id}")
-        ready_go()
-        c0, t0 = time.process_time(), now()
-
-        def work():
-            while True:
-                h = P.acquire(name)
-                while h is None:
-                    failed[0] += 1
-                    h = P.acquire(name)
-                a = now()
-                time.sleep(cs)
-                b = now()
-                P.release(h)
-                ts.append((a, b, now()))
-
-        threading.Thread(target=work, daemon=True).start()
-        time.sleep(A.seconds)
-        out_w3(ts, (now() - t0) / 1e9, time.process_time() - c0, failed[0])
-
-    if A.workload == "W5":
-        pair(A.name + ":warm")
-        gc.collect()
-        rss0, a0 = status_kb("VmRSS"), now()
-        held = [P.hold(f"{A.name}:{i}") for i in range(A.locks)]
-        acq = (now() - a0) / 1e9
-        ready_go()
-        c0, t0 = time.process_time(), now()
-        time.sleep(A.seconds)
-        out_w5((now() - t0) / 1e9, time.process_time() - c0, rss0, acq)
-        del held
+    async def blocking(self, call):
+        await asyncio.get_running_loop().run_in_executor(None, call)
 
 
-async def main_async(cls):
-    P = cls()
-    loop = asyncio.get_running_loop()
+class Threads:
+    Event, sleep = threading.Event, staticmethod(time.sleep)
+
+    def start(self, work, *given):
+        threading.Thread(target=work, args=given, daemon=True).start()
+
+    def check(self):
+        pass
+
+    def blocking(self, call):
+        call()
+
+
+async def measure(peer, callers):
+    P = peer()
 
     async def pair(name):
         h = await P.acquire(name)
@@ -438,15 +360,15 @@ async def main_async(cls):
         k, w4 = A.tasks, A.workload == "W4"
         counts, since, mx, failed = [0] * k, [0] * k, [0] * k, [0] * k
         waits = [[] for _ in range(k)]
-        last = [-1, 0]
-        started, nwarm = asyncio.Event(), [0]
+        last = [-1, 0]  # previous holder, changes of holder (guarded by the lock itself)
+        warmed, started = [], callers.Event()
 
         async def work(i):
             name = A.name + (":one" if w4 else f":{i}")
             end = now() + int(A.warmup * 1e9)
             while now() < end:
                 await pair(name)
-            nwarm[0] += 1
+            warmed.append(i)
             await started.wait()
             if not w4:
                 while True:
@@ -469,18 +391,17 @@ async def main_async(cls):
                     last[1] += 1
                 await P.release(h)
 
-        tasks = [loop.create_task(work(i)) for i in range(k)]
+        for i in range(k):
+            callers.start(work, i)
         # A caller that still waits when the others have ended is woken by nobody. It goes on waiting.
         end = now() + int((A.warmup + 1) * 1e9)
-        while nwarm[0] < k and now() < end:
-            await asyncio.sleep(0.005)
-            for t in tasks:
-                if t.done():
-                    t.result()
-        await loop.run_in_executor(None, ready_go)
+        while len(warmed) < k and now() < end:
+            await callers.sleep(0.005)
+            callers.check()
+        await callers.blocking(ready_go)
         c0, t0 = time.process_time(), now()
         started.set()
-        await asyncio.sleep(A.seconds)
+        await callers.sleep(A.seconds)
         t1, cpu = now(), time.process_time() - c0
         el = (t1 - t0) / 1e9
         if w4:
@@ -502,15 +423,14 @@ async def main_async(cls):
                     failed[0] += 1
                     h = await P.acquire(name)
                 a = now()
-                await asyncio.sleep(cs)
+                await callers.sleep(cs)
                 b = now()
                 await P.release(h)
                 ts.append((a, b, now()))
 
-        w = loop.create_task(work())
-        await asyncio.sleep(A.seconds)
-        if w.done():
-            w.result()
+        callers.start(work)
+        await callers.sleep(A.seconds)
+        callers.check()
         out_w3(ts, (now() - t0) / 1e9, time.process_time() - c0, failed[0])
 
     if A.workload == "W5":
@@ -521,10 +441,17 @@ async def main_async(cls):
         for i in range(A.locks):
             held.append(await P.hold(f"{A.name}:{i}"))
         acq = (now() - a0) / 1e9
-        await loop.run_in_executor(None, ready_go)
+        await callers.blocking(ready_go)
         c0, t0 = time.process_time(), now()
-        await asyncio.sleep(A.seconds)
+        await callers.sleep(A.seconds)
         out_w5((now() - t0) / 1e9, time.process_time() - c0, rss0, acq)
+
+
+def measure_threads(peer):
+    """The same text without `async` and `await`: threads are measured without what those two cost."""
+    scope = dict(globals())
+    exec(re.sub(r"\b(async|await) ", "", inspect.getsource(measure)), scope)
+    scope["measure"](peer, Threads())
 
 
 def compute():
@@ -538,9 +465,13 @@ if A.busy:
     threading.Thread(target=compute, daemon=True).start()
 try:
     if A.peer in SYNC:
-        main_sync(SYNC[A.peer]())
+        measure_threads(SYNC[A.peer])
     else:
-        asyncio.run(main_async(ASYNC[A.peer]))
+
+        async def run():
+            await measure(ASYNC[A.peer], Tasks())
+
+        asyncio.run(run())
 except NA as e:
     out({"na": str(e)})
 except Exception as e:  # the driver shows the reason in the table
