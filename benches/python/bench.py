@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import inspect
 import json
 import os
+import re
 import resource
 import sys
 import threading
@@ -100,136 +102,30 @@ def fairness(results: list[tuple[int, int, list[float]]]) -> dict[str, float]:
     return figures | {"max_wait_ms": max(waits, default=0.0), "p99_wait_ms": share(waits, 0.99)}
 
 
-class Threads:
+class Workloads:
+    """They are written for tasks. `for_threads` makes those of threads of the same text."""
+
+    # A client, a pause, and how many threads have ended when they are counted.
+    client: Any
+    sleep: Any
+    ended = 0
+
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.client = redlatch.Client(args.url, kind=args.kind, watchdog_lease=args.lease_ms / 1000).connect()
 
-    def lock(self, name: object) -> redlatch.Lock:
+    def lock(self, name: object) -> Any:
         return self.client.lock(f"{self.args.name}:{name}")
 
-    def warm(self, lock: redlatch.Lock) -> None:
-        window = Window(self.args.warmup)
-        while window.is_open():
-            lock.acquire()
-            lock.release()
+    async def each(self, work: Callable[[int, Window], Any]) -> tuple[Window, list[Any]]:
+        """Runs `work` for every one of the callers: all warm up in the way that is measured, which begins when they are done."""
+        raise NotImplementedError
 
-    def each(self, work: Callable[[int, Window], Any]) -> tuple[Window, list[Any]]:
-        """Runs `work` in every one of the threads: all warm up in the way that is measured, which begins when they are done."""
-        results: list[Any] = []
-        warmed, opened = threading.Barrier(self.args.tasks + 1), threading.Event()
-        windows = [Window(self.args.warmup)]
-
-        def call(number: int) -> None:
-            work(number, windows[0])
-            warmed.wait()
-            opened.wait()
-            results.append(work(number, windows[1]))
-
-        threads = [threading.Thread(target=call, args=(number,)) for number in range(self.args.tasks)]
-        for thread in threads:
-            thread.start()
-        warmed.wait()
-        windows.append(open_window(self.args))
-        opened.set()
-        for thread in threads:
-            thread.join()
-        return windows[1], results
-
-    def w1(self) -> None:
-        lock, times = self.lock(1), []
-        self.warm(lock)
-        window = open_window(self.args)
-        while window.is_open():
-            begun = time.perf_counter()
-            lock.acquire()
-            lock.release()
-            times.append(time.perf_counter() - begun)
-        window.report(**latencies(times))
-
-    def w2(self) -> None:
-        def work(number: int, window: Window) -> int:
-            lock, pairs = self.lock(number), 0
-            while window.is_open():
-                lock.acquire()
-                lock.release()
-                pairs += 1
-            return pairs
-
-        window, pairs = self.each(work)
-        window.report(pairs=sum(pairs), threads=self.args.tasks + usage()[2])
-
-    def w3(self) -> None:
-        self.warm(self.lock(f"warm{self.args.id}"))
-        lock, lines = self.lock("w3"), []
-        window = open_window(self.args)
-        while window.is_open() and lock.acquire(timeout=window.left()):
-            acquired = time.monotonic_ns()
-            time.sleep(self.args.cs_us / 1e6)
-            called = time.monotonic_ns()
-            lock.release()
-            lines.append(f"{acquired} {called} {time.monotonic_ns()}\n")
-        if self.args.ts_file:
-            self.args.ts_file.write_text("".join(lines))
-        window.report(acq=len(lines))
-
-    def w4(self) -> None:
-        last = [-1]
-
-        def work(number: int, window: Window) -> tuple[int, int, list[float]]:
-            lock, acquired, handed, waits = self.lock("one"), 0, 0, []
-            while window.is_open():
-                begun = time.perf_counter()
-                won = lock.acquire(timeout=window.left())
-                waits.append(time.perf_counter() - begun)
-                if not won:
-                    break
-                acquired += 1
-                handed += last[0] != number
-                last[0] = number
-                lock.release()
-            return acquired, handed, waits
-
-        window, results = self.each(work)
-        used = window.used()
-        window.report(**fairness(results) | used)
-
-    def w5(self) -> None:
-        before, begun = usage()[1], time.monotonic()
-        locks = [self.lock(number) for number in range(self.args.locks)]
-        for lock in locks:
-            lock.acquire()
-        taken = time.monotonic() - begun
-        window = open_window(self.args)
-        time.sleep(self.args.seconds)
-        used = window.used()
-        held = sum(lock.owned() for lock in locks)
-        _, rss, count = usage()
-        memory = {"rss_before_kb": before, "rss_after_kb": rss}
-        window.report(locks=held, threads=count, acquire_s=taken, **memory, **used)
-
-
-class Tasks:
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        self.client = aio.Client(args.url, kind=args.kind, watchdog_lease=args.lease_ms / 1000)
-
-    def lock(self, name: object) -> aio.Lock:
-        return self.client.lock(f"{self.args.name}:{name}")
-
-    async def warm(self, lock: aio.Lock) -> None:
+    async def warm(self, lock: Any) -> None:
         await self.client.connect()
         window = Window(self.args.warmup)
         while window.is_open():
             await lock.acquire()
             await lock.release()
-
-    async def each(self, work: Callable[[int, Window], Awaitable[Any]]) -> tuple[Window, list[Any]]:
-        """The same with tasks."""
-        numbers, warming = range(self.args.tasks), Window(self.args.warmup)
-        await asyncio.gather(*(work(number, warming) for number in numbers))
-        window = open_window(self.args)
-        return window, await asyncio.gather(*(work(number, window) for number in numbers))
 
     async def w1(self) -> None:
         lock, times = self.lock(1), []
@@ -254,7 +150,7 @@ class Tasks:
             return pairs
 
         window, pairs = await self.each(work)
-        window.report(pairs=sum(pairs), threads=usage()[2])
+        window.report(pairs=sum(pairs), threads=self.ended + usage()[2])
 
     async def w3(self) -> None:
         lock, lines = self.lock("w3"), []
@@ -262,7 +158,7 @@ class Tasks:
         window = open_window(self.args)
         while window.is_open() and await lock.acquire(timeout=window.left()):
             acquired = time.monotonic_ns()
-            await asyncio.sleep(self.args.cs_us / 1e6)
+            await self.sleep(self.args.cs_us / 1e6)
             called = time.monotonic_ns()
             await lock.release()
             lines.append(f"{acquired} {called} {time.monotonic_ns()}\n")
@@ -300,12 +196,63 @@ class Tasks:
             await lock.acquire()
         taken = time.monotonic() - begun
         window = open_window(self.args)
-        await asyncio.sleep(self.args.seconds)
+        await self.sleep(self.args.seconds)
         used = window.used()
         held = sum(lock.owned() for lock in locks)
         _, rss, count = usage()
         memory = {"rss_before_kb": before, "rss_after_kb": rss}
         window.report(locks=held, threads=count, acquire_s=taken, **memory, **used)
+
+
+class Tasks(Workloads):
+    sleep = staticmethod(asyncio.sleep)
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        self.client = aio.Client(args.url, kind=args.kind, watchdog_lease=args.lease_ms / 1000)
+
+    async def each(self, work: Callable[[int, Window], Awaitable[Any]]) -> tuple[Window, list[Any]]:
+        numbers, warming = range(self.args.tasks), Window(self.args.warmup)
+        await asyncio.gather(*(work(number, warming) for number in numbers))
+        window = open_window(self.args)
+        return window, await asyncio.gather(*(work(number, window) for number in numbers))
+
+
+def for_threads(workloads: type[Workloads]) -> Any:
+    """The class without `async` and `await`, so that threads are measured without what those two cost."""
+    scope = dict(globals())
+    exec(re.sub(r"\b(async|await) ", "", inspect.getsource(workloads)), scope)
+    return scope[workloads.__name__]
+
+
+class Threads(for_threads(Workloads)):  # type: ignore[misc]
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        self.client = redlatch.Client(args.url, kind=args.kind, watchdog_lease=args.lease_ms / 1000)
+        self.ended = args.tasks
+
+    def each(self, work: Callable[[int, Window], Any]) -> tuple[Window, list[Any]]:
+        results: list[Any] = []
+        warmed, opened = threading.Barrier(self.args.tasks + 1), threading.Event()
+        windows = [Window(self.args.warmup)]
+
+        def call(number: int) -> None:
+            work(number, windows[0])
+            warmed.wait()
+            opened.wait()
+            results.append(work(number, windows[1]))
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(self.args.tasks)]
+        for thread in threads:
+            thread.start()
+        warmed.wait()
+        windows.append(open_window(self.args))
+        opened.set()
+        for thread in threads:
+            thread.join()
+        return windows[1], results
 
 
 def compute() -> None:
