@@ -391,8 +391,8 @@ public:
     void release_token(const char *token) { require(redlatch_lock_release_token(get(), token)); }
 
     /// Takes over the lock if this is its value, in whatever process it was acquired.
-    void adopt(const char *value, std::uint64_t owner = REDLATCH_THREAD) {
-        require(redlatch_lock_adopt(get(), owner, value, REDLATCH_LOCK_LEASE, nullptr));
+    void adopt(const char *value, redlatch::owner owner = {}) {
+        require(redlatch_lock_adopt(get(), owner.number(), value, REDLATCH_LOCK_LEASE, nullptr));
     }
 
     /// Makes the lock live at least this long from now if this is its value.

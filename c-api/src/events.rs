@@ -61,13 +61,10 @@ pub(crate) struct Events {
     queue: Option<Arc<CompletionQueue<Awaited>>>,
     /// Calls under way, and those whose event was not taken, by their tags.
     known: HashMap<u64, Known>,
-    /// The number of what was started last.
-    last: u64,
 }
 
 /// Something that is known by its tag.
 struct Known {
-    number: u64,
     ticket: u64,
     handle: Weak<Handle>,
     is_wait: bool,
@@ -76,8 +73,6 @@ struct Known {
 /// Something that becomes an event. Freeing its handle forgets it.
 struct Awaited {
     tag: u64,
-    /// Its number among what was started; 0 for a loss.
-    number: u64,
     handle: Weak<Handle>,
     what: What,
 }
@@ -113,7 +108,6 @@ impl Awaited {
     fn new(handle: &Arc<Handle>, tag: u64, what: What) -> Awaited {
         Awaited {
             tag,
-            number: 0,
             handle: Arc::downgrade(handle),
             what,
         }
@@ -125,15 +119,9 @@ impl Awaited {
     }
 }
 
-impl Known {
-    /// Whether its handle was freed: then its tag is free.
-    fn is_gone(&self) -> bool {
-        self.handle.strong_count() == 0
-    }
-}
-
-fn is_of(known: &Weak<Handle>, handle: &Arc<Handle>) -> bool {
-    ptr::addr_eq(known.as_ptr(), Arc::as_ptr(handle))
+/// The address is that of one handle for as long as something knows it.
+fn is_of(known: &Weak<Handle>, handle: *const Handle) -> bool {
+    ptr::addr_eq(known.as_ptr(), handle)
 }
 
 /// One event, as C gets it.
@@ -166,7 +154,9 @@ impl Events {
 
     /// A tag means one thing at a time, so that cancelling is clear.
     fn refuse_known(&mut self, tag: u64) -> Result<()> {
-        if self.known.get(&tag).is_none_or(Known::is_gone) {
+        let known = self.known.get(&tag);
+        // The tags of a handle that was freed are free.
+        if known.is_none_or(|known| known.handle.strong_count() == 0) {
             return Ok(());
         }
         let text =
@@ -175,13 +165,10 @@ impl Events {
     }
 
     /// Sends an operation whose answer becomes an event.
-    fn start<T>(&mut self, mut awaited: Awaited, operation: Operation<T>) -> Result<()> {
+    fn start<T>(&mut self, awaited: Awaited, operation: Operation<T>) -> Result<()> {
         let queue = self.queue()?;
-        self.last += 1;
-        awaited.number = self.last;
         let (tag, handle, is_wait) = (awaited.tag, awaited.handle.clone(), awaited.is_wait());
         let known = Known {
-            number: awaited.number,
             ticket: operation.deliver_to(&queue, awaited),
             handle,
             is_wait,
@@ -190,24 +177,13 @@ impl Events {
         Ok(())
     }
 
-    /// Frees a tag, unless it means something newer by now.
-    fn free(&mut self, tag: u64, number: u64) {
-        if self
-            .known
-            .get(&tag)
-            .is_some_and(|known| known.number == number)
-        {
-            self.known.remove(&tag);
-        }
-    }
-
     /// Cancels a wait; false if its event waits or was taken, or there is none of this tag.
     pub(crate) fn cancel(&mut self, handle: &Arc<Handle>, tag: u64) -> bool {
         let (Some(queue), Some(known)) = (&self.queue, self.known.get(&tag)) else {
             return false;
         };
         let cancelled = known.is_wait
-            && is_of(&known.handle, handle)
+            && is_of(&known.handle, Arc::as_ptr(handle))
             && queue.cancel(known.ticket) == Cancelled::Yes;
         if cancelled {
             self.known.remove(&tag);
@@ -218,19 +194,11 @@ impl Events {
     /// Forgets the waits of a handle that is freed; what they were granted meanwhile is released. A
     /// release goes on.
     pub(crate) fn forget(&mut self, handle: &Arc<Handle>) {
-        let Some(queue) = self.queue.clone() else {
-            return;
-        };
-        let mut forgotten = Vec::new();
-        queue.forget_all(|known| {
-            let is_its = known.is_wait() && is_of(&known.handle, handle);
-            if is_its {
-                forgotten.push((known.tag, known.number));
-            }
-            is_its
-        });
-        for (tag, number) in forgotten {
-            self.free(tag, number);
+        let is_its = |known: &Weak<Handle>| is_of(known, Arc::as_ptr(handle));
+        if let Some(queue) = &self.queue {
+            queue.forget_all(|awaited| awaited.is_wait() && is_its(&awaited.handle));
+            let stays = |known: &Known| !(known.is_wait && is_its(&known.handle));
+            self.known.retain(|_, known| stays(known));
         }
     }
 
@@ -255,7 +223,14 @@ impl Events {
         }: Completion<Awaited>,
     ) -> Option<Event> {
         let tag = known.tag;
-        self.free(tag, known.number);
+        // A loss comes when its tag may mean something newer, and so does the answer to a handle
+        // that was freed.
+        let newest = self.known.get(&tag).map(|newest| &newest.handle);
+        if newest.is_some_and(|newest| is_of(newest, known.handle.as_ptr()))
+            && !matches!(known.what, What::Loss)
+        {
+            self.known.remove(&tag);
+        }
         let lock = known.handle.upgrade()?.downcast::<redlatch_lock>().ok();
         let kind = match known.what {
             What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,

@@ -419,11 +419,17 @@ template <class Number, class = void> struct takes : std::false_type {};
 template <class Number>
 struct takes<Number, decltype(void(std::declval<redlatch::mutex &>().acquire(std::declval<Number>())))> : std::true_type {};
 
+template <class Number, class = void> struct adopts : std::false_type {};
+
+template <class Number>
+struct adopts<Number, decltype(void(std::declval<redlatch::mutex &>().adopt("", std::declval<Number>())))> : std::true_type {};
+
 void a_bare_number_is_no_owner() {
     static_assert(!takes<int>::value && !takes<long>::value && !takes<unsigned>::value && !takes<double>::value, "");
     static_assert(!std::is_constructible<redlatch::lock_guard, redlatch::mutex &, int>::value, "");
     static_assert(takes<std::uint64_t>::value && takes<redlatch::owner>::value, "");
     static_assert(std::is_constructible<redlatch::lock_guard, redlatch::mutex &, std::uint64_t>::value, "");
+    static_assert(!adopts<int>::value && adopts<std::uint64_t>::value, "");
     redlatch::client client;
     redlatch::mutex mutex(client, "cpp:thread");
     mutex.acquire(REDLATCH_THREAD);
