@@ -20,6 +20,18 @@ from typing import Any, cast
 
 import wasmtime
 
+# The numbers of the interface: bindings-wasm/src/bytes.rs has the same, and a test compares them. Records of the module.
+CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE = range(1, 9)
+# Values of a call that has succeeded.
+NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER, PARTS = range(9)
+# For whom a lock is acquired.
+ONCE, TASK, EXPLICIT = range(3)
+# Questions about a lock.
+OWNERS, PROCESSES, QUEUE = range(3)
+# Changes of a plain semaphore or a latch.
+RELEASE, SET_PERMITS, ADD_PERMITS, DRAIN, SET_COUNT, COUNT_DOWN = range(6)
+SEMAPHORE, LATCH = range(2)
+
 # It counts suspend: on macOS that of the second name does.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -104,19 +116,19 @@ class Records:
     def value(self) -> Any:
         """The value of a call that has succeeded."""
         kind = self.byte()
-        if kind in (0, 5):
+        if kind in (NONE, GRANTED):
             return None
-        if kind == 1:
+        if kind == FLAG:
             return self.byte() == 1
-        if kind == 2:
+        if kind == TOKEN:
             return int.from_bytes(self.take(8), "little")  # a fencing token
-        if kind == 3:
+        if kind == HOLDERS:
             return [self.holder() for _ in range(self.whole())]
-        if kind == 4:
+        if kind == NAMES:
             return [self.text() for _ in range(self.whole())]
-        if kind == 6:
+        if kind == PERMITS:
             return (self.whole(), self.whole())
-        if kind == 7:
+        if kind == NUMBER:
             return self.whole()
         raise ValueError(f"a value of the unknown kind {kind}; this host is older than the module")
 
@@ -170,19 +182,19 @@ class Host:
         own: Any = None
         while records.left:
             kind, about = records.byte(), records.whole()
-            if kind == 1:
+            if kind == CONNECT:
                 self.connect(about, records)
-            elif kind == 2:
+            elif kind == WRITE:
                 self.write(about, records.bytes())
-            elif kind == 3 and about in self.sockets:
+            elif kind == CLOSE and about in self.sockets:
                 self.sockets.pop(about).close()
-            elif kind in (4, 5):
-                answer = records.value() if kind == 4 else self.failed(*records.failure())
+            elif kind in (DONE, FAILED):
+                answer = records.value() if kind == DONE else self.failed(*records.failure())
                 if about == 0:
                     own = answer
                 else:
                     self.answers[about] = answer
-            elif kind == 6:
+            elif kind == LOST:
                 self.lost[about] = self.reasons[records.whole()]
         if isinstance(own, Failed):
             raise own
@@ -292,7 +304,9 @@ class Host:
 
     def begin(self, family: int, name: str, **given: Any) -> int:
         """Begins to acquire. The number of the call is that of the hold, once it is granted."""
-        return self.ask("redlatch_acquire", family, given=bytes(1) + bytes(8) + text(name) + options(given))
+        return self.ask(
+            "redlatch_acquire", family, given=bytes([ONCE]) + bytes(8) + text(name) + options(given)
+        )
 
     def acquire(self, family: int, name: str, **given: Any) -> int:
         hold = self.begin(family, name, **given)

@@ -1,9 +1,11 @@
 //! Values as bytes: the arguments that a host gives, and the records that it gets.
 //! `bindings-wasm/README.md` describes both.
 
+use std::time::Duration;
+
 use redlatch_proto::error::{Error, Result};
 
-use crate::options::OptionValue;
+use crate::options::{OptionValue, read_duration};
 
 /// The arguments of a call, one after the other.
 pub(crate) struct Arguments<'a>(pub(crate) &'a [u8]);
@@ -60,6 +62,19 @@ impl<'a> Arguments<'a> {
         })
     }
 
+    /// What follows, if anything does.
+    pub(crate) fn rest<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
+        (!self.0.is_empty()).then(|| read(self)).transpose()
+    }
+
+    /// The value of an option that is a time, if one follows.
+    pub(crate) fn duration(&mut self, option: &str) -> Result<Option<Duration>> {
+        self.rest(|given| read_duration(option, given.value()?))
+    }
+
     /// Names and values of options, up to the end.
     pub(crate) fn each_option(
         &mut self,
@@ -104,54 +119,131 @@ impl Records {
     }
 }
 
-/// The kinds of records.
-pub(crate) mod record {
-    /// Open a connection.
-    pub(crate) const CONNECT: u8 = 1;
-    /// Write bytes to a connection.
-    pub(crate) const WRITE: u8 = 2;
-    /// Close a connection.
-    pub(crate) const CLOSE: u8 = 3;
-    /// A call has succeeded.
-    pub(crate) const DONE: u8 = 4;
-    /// A call has failed.
-    pub(crate) const FAILED: u8 = 5;
-    /// A hold was lost.
-    pub(crate) const LOST: u8 = 6;
-    /// A client has events.
-    pub(crate) const EVENTS: u8 = 7;
-    /// A client without handles has ended: it opens no connection any more.
-    pub(crate) const GONE: u8 = 8;
+/// The numbers of the interface, by groups. Hosts have the same: `hosts_have_these_numbers`.
+macro_rules! numbers {
+    ($($(#[$of:meta])* $group:ident { $($(#[$doc:meta])* $name:ident = $number:literal)+ })+) => {
+        $(
+            $(#[$of])*
+            pub(crate) mod $group {
+                $(
+                    $(#[$doc])*
+                    #[allow(dead_code, reason = "the others are left over for it")]
+                    pub(crate) const $name: u8 = $number;
+                )+
+            }
+        )+
+        #[cfg(test)]
+        const NUMBERS: &[(&str, &[(&str, u8)])] =
+            &[$((stringify!($group), &[$((stringify!($name), $number)),+])),+];
+    };
 }
 
-/// The kinds of changes of a counter.
-pub(crate) mod change {
-    pub(crate) const RELEASE: u8 = 0;
-    pub(crate) const SET_PERMITS: u8 = 1;
-    pub(crate) const ADD_PERMITS: u8 = 2;
-    pub(crate) const DRAIN: u8 = 3;
-    pub(crate) const SET_COUNT: u8 = 4;
-    pub(crate) const COUNT_DOWN: u8 = 5;
+numbers! {
+    /// The kinds of records.
+    record {
+        /// Open a connection.
+        CONNECT = 1
+        /// Write bytes to a connection.
+        WRITE = 2
+        /// Close a connection.
+        CLOSE = 3
+        /// A call has succeeded.
+        DONE = 4
+        /// A call has failed.
+        FAILED = 5
+        /// A hold was lost.
+        LOST = 6
+        /// A client has events.
+        EVENTS = 7
+        /// A client without handles has ended: it opens no connection any more.
+        GONE = 8
+    }
+
+    /// The kinds of values behind [`record::DONE`].
+    value {
+        NONE = 0
+        FLAG = 1
+        TOKEN = 2
+        HOLDERS = 3
+        NAMES = 4
+        /// The lock is held.
+        GRANTED = 5
+        PERMITS = 6
+        /// The number of a counter.
+        NUMBER = 7
+        /// All locks of a multi lock are held.
+        PARTS = 8
+    }
+
+    /// For whom a lock is acquired.
+    key {
+        /// For the hold alone.
+        ONCE = 0
+        TASK = 1
+        EXPLICIT = 2
+    }
+
+    /// The kinds of questions about a lock.
+    inspection {
+        /// All that hold it.
+        OWNERS = 0
+        /// Their processes as well.
+        PROCESSES = 1
+        /// All that wait for it, in order.
+        QUEUE = 2
+    }
+
+    /// The kinds of changes of a counter.
+    change {
+        RELEASE = 0
+        SET_PERMITS = 1
+        ADD_PERMITS = 2
+        DRAIN = 3
+        SET_COUNT = 4
+        COUNT_DOWN = 5
+    }
+
+    /// The kinds of counters.
+    counter {
+        SEMAPHORE = 0
+        LATCH = 1
+    }
 }
 
-/// The kinds of counters.
-pub(crate) mod counter {
-    pub(crate) const SEMAPHORE: u8 = 0;
-    pub(crate) const LATCH: u8 = 1;
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::NUMBERS;
 
-/// The kinds of values behind [`record::DONE`].
-pub(crate) mod value {
-    pub(crate) const NONE: u8 = 0;
-    pub(crate) const FLAG: u8 = 1;
-    pub(crate) const TOKEN: u8 = 2;
-    pub(crate) const HOLDERS: u8 = 3;
-    pub(crate) const NAMES: u8 = 4;
-    /// The lock is held.
-    pub(crate) const GRANTED: u8 = 5;
-    pub(crate) const PERMITS: u8 = 6;
-    /// The number of a counter.
-    pub(crate) const NUMBER: u8 = 7;
-    /// All locks of a multi lock are held.
-    pub(crate) const PARTS: u8 = 8;
+    fn file(path: &str) -> String {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(root.join(path)).unwrap()
+    }
+
+    #[test]
+    fn hosts_have_these_numbers() {
+        let (javascript, python) = ("../bindings-node/lib/wasm/host.js", "examples/host.py");
+        for (_, numbers) in NUMBERS {
+            let first = numbers[0].1;
+            let names: Vec<&str> = numbers.iter().map(|(name, _)| *name).collect();
+            let values: Vec<String> = numbers.iter().map(|(_, at)| at.to_string()).collect();
+            let (names, values) = (names.join(", "), values.join(", "));
+            let range = match first {
+                0 => numbers.len().to_string(),
+                first => format!("{first}, {}", usize::from(first) + numbers.len()),
+            };
+            let lines = [
+                (javascript, format!("\nconst [{names}] = [{values}]\n")),
+                (python, format!("\n{names} = range({range})\n")),
+            ];
+            for (host, line) in lines {
+                assert!(file(host).contains(&line), "{host} lacks the line{line}");
+            }
+        }
+        let (records, manual) = (NUMBERS[0].1, file("README.md"));
+        for (name, number) in records {
+            let row = format!("| {number} {} |", name.to_lowercase());
+            assert!(manual.contains(&row), "README.md lacks {row}");
+        }
+    }
 }

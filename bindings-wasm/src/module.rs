@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +17,9 @@ use redlatch_proto::maps::Map;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::quorum;
 use redlatch_proto::url;
-use redlatch_proto::wire::{Change, Counter, Inspection, Name, names};
+use redlatch_proto::wire::{Change, Counter, Inspection, Kind, Name, names};
 
-use crate::bytes::{Arguments, Records, change, counter, record, value};
+use crate::bytes::{Arguments, Records, change, counter, inspection, key, record, value};
 use crate::client::{Answer, Client, Program, Question, lock_name};
 use crate::io::{Arrival, ConnId, Io, Lost};
 use crate::options::{
@@ -48,6 +49,37 @@ struct Hold {
     client: Id,
     cell: Arc<HoldCell>,
     level: LevelId,
+}
+
+/// A request of a client; a failed one is the answer of its call.
+pub(crate) struct Asked {
+    client: Id,
+    request: Result<Request>,
+    /// The hold that it concerns.
+    of: Option<Arc<HoldCell>>,
+}
+
+impl Asked {
+    /// Of a call without a hold.
+    fn of(client: Id, request: Result<Request>) -> Result<Asked> {
+        let of = None;
+        Ok(Asked {
+            client,
+            request,
+            of,
+        })
+    }
+}
+
+impl Hold {
+    fn asked(&self, request: impl FnOnce(Target) -> Result<Request>) -> Asked {
+        let (owner, level) = (self.cell.owner, self.level);
+        Asked {
+            client: self.client,
+            request: request(Target::Level { owner, level }),
+            of: Some(self.cell.clone()),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -115,8 +147,8 @@ fn unwatch(cell: &HoldCell, id: Id) {
 /// Which owner an acquisition is made for.
 fn key_of(kind: u8, number: u64) -> OwnerKey {
     match kind {
-        1 => OwnerKey::Task(number),
-        2 => OwnerKey::Explicit(number),
+        key::TASK => OwnerKey::Task(number),
+        key::EXPLICIT => OwnerKey::Explicit(number),
         _ => OwnerKey::Once,
     }
 }
@@ -161,15 +193,11 @@ impl Module {
     }
 
     fn done(&mut self, id: Id, client: Id, done: Done) {
+        if let Done::Closed(names) = done {
+            return self.tell_names(id, &names);
+        }
         let records = self.records.byte(record::DONE).number(id as f64);
         match done {
-            Done::Connected | Done::Released | Done::Extended => {
-                records.byte(value::NONE);
-            }
-            // The host gives permits back by their number.
-            Done::Taken { .. } | Done::Open => {
-                records.byte(value::NONE);
-            }
             Done::Forced(flag) | Done::Set(flag) => {
                 records.byte(value::FLAG).byte(u8::from(flag));
             }
@@ -192,12 +220,6 @@ impl Module {
                     };
                 }
             }
-            Done::Closed(names) => {
-                records.byte(value::NAMES).number(names.len() as f64);
-                for name in names {
-                    records.text(&name);
-                }
-            }
             Done::Counted(permits) => {
                 records.byte(value::PERMITS);
                 records.number(permits.available as f64);
@@ -218,15 +240,27 @@ impl Module {
                     }
                 };
                 watch(&cell, id);
-                self.holds.insert(
-                    id,
-                    Hold {
-                        client,
-                        cell,
-                        level,
-                    },
-                );
+                let hold = Hold {
+                    client,
+                    cell,
+                    level,
+                };
+                self.holds.insert(id, hold);
             }
+            // The host gives permits that are taken back by their number.
+            Done::Connected | Done::Released | Done::Extended | Done::Taken { .. } | Done::Open => {
+                records.byte(value::NONE);
+            }
+            Done::Closed(_) => {}
+        }
+    }
+
+    /// An answer of texts; the number 0 stands for the call that is made now.
+    fn tell_names(&mut self, id: Id, names: &[impl AsRef<str>]) {
+        let records = self.records.byte(record::DONE).number(id as f64);
+        records.byte(value::NAMES).number(names.len() as f64);
+        for name in names {
+            records.text(name.as_ref());
         }
     }
 
@@ -247,28 +281,24 @@ impl Module {
     }
 
     /// Lets a client do something, with the way to the host.
-    fn with<T>(
-        &mut self,
-        client: Id,
-        act: impl FnOnce(&mut Client, &mut Io<'_>, &mut Vec<Answer>) -> T,
-    ) -> Option<T> {
+    fn with(&mut self, client: Id, act: impl FnOnce(&mut Client, &mut Io<'_>, &mut Vec<Answer>)) {
         let mut io = Io {
             records: &mut self.records,
             last_conn: &mut self.last_conn,
             random: &mut self.random,
         };
-        let client = self.clients.get_mut(&client)?;
-        Some(act(client, &mut io, &mut self.answers))
+        if let Some(client) = self.clients.get_mut(&client) {
+            act(client, &mut io, &mut self.answers);
+        }
     }
 
-    fn ask(
-        &mut self,
-        now: Moment,
-        id: Id,
-        client: Id,
-        request: Request,
-        of: Option<Arc<HoldCell>>,
-    ) {
+    /// Begins a call that is answered later.
+    pub(crate) fn ask(&mut self, now: Moment, id: Id, asked: Asked) {
+        let (client, of) = (asked.client, asked.of);
+        let request = match asked.request {
+            Ok(request) => request,
+            Err(error) => return self.fail(id, error),
+        };
         self.calls.insert(id, client);
         let notify = move || EVENTFUL.with_borrow_mut(|clients| clients.push(client));
         self.with(client, |of_client, io, answers| {
@@ -301,16 +331,18 @@ impl Module {
             &client.options.tls_cert,
             &client.options.tls_key,
         ];
-        let records = self.records.byte(record::DONE).number(0.0);
-        records.byte(value::NAMES).number(5.0);
-        records.text(client.scheme());
-        for pem in pems {
+        let pems = pems.map(|pem| {
             let text = pem.as_ref().map_or("", |pem| pem.text());
             let path = pem.as_ref().is_some_and(|pem| pem.path().is_some());
-            records.text(&format!("{}{text}", if path { "@" } else { "" }));
-        }
-        records.text(&millis(client.options.exit_limit).to_string());
+            format!("{}{text}", if path { "@" } else { "" })
+        });
+        let (scheme, exit_limit) = (
+            client.scheme().to_owned(),
+            millis(client.options.exit_limit),
+        );
         self.clients.insert(id, client);
+        let [ca, cert, key] = pems;
+        self.tell_names(0, &[scheme, ca, cert, key, exit_limit.to_string()]);
         Ok(())
     }
 
@@ -332,66 +364,40 @@ impl Module {
         });
     }
 
-    pub(crate) fn ready(&mut self, now: Moment, id: Id, client: Id) {
-        self.ask(now, id, client, Request::Connect, None);
+    pub(crate) fn ready(&mut self, client: Id, _: &mut Arguments<'_>) -> Result<Asked> {
+        Asked::of(client, Ok(Request::Connect))
     }
 
-    pub(crate) fn close(
-        &mut self,
-        now: Moment,
-        id: Id,
-        client: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
-        let limit = if given.0.is_empty() {
+    /// Closes within a limit, or within its option.
+    pub(crate) fn close(&mut self, client: Id, given: &mut Arguments<'_>) -> Result<Asked> {
+        let limit = given.duration("close_limit")?.unwrap_or_else(|| {
             let known = self.clients.get(&client);
             known.map_or(Duration::ZERO, |client| client.options.close_limit)
-        } else {
-            read_duration("close_limit", given.value()?)?
-        };
-        self.ask(now, id, client, Request::Close { limit }, None);
-        Ok(())
+        });
+        Asked::of(client, Ok(Request::Close { limit }))
     }
 
     pub(crate) fn stats(&mut self, client: Id) {
-        let Some(client) = self.clients.get(&client) else {
-            return;
-        };
-        let spelling = self.spelling.unwrap_or(Spelling::SnakeCase);
-        let stats = client.stats();
-        let records = self.records.byte(record::DONE).number(0.0);
-        records.byte(value::NAMES).number(stats.len() as f64 * 2.0);
-        for (name, count) in stats {
-            records.text(&spelling.of(name)).text(&count.to_string());
-        }
+        let (spelling, client) = (self.spells(), self.clients.get(&client));
+        let stats = client.map(Client::stats).unwrap_or_default();
+        let pair = |(name, count): (&str, u64)| [spelling.of(name), count.to_string()];
+        let stats: Vec<String> = stats.into_iter().flat_map(pair).collect();
+        self.tell_names(0, &stats);
     }
 
     /// Kind, level, name of the lock (or nothing) and text of each event.
     pub(crate) fn events(&mut self, client: Id) {
-        let running = self
-            .clients
-            .get(&client)
-            .and_then(|client| client.running.as_ref());
-        let events = running
-            .map(|running| running.ring.drain())
-            .unwrap_or_default();
-        let records = self.records.byte(record::DONE).number(0.0);
-        records.byte(value::NAMES).number(events.len() as f64 * 4.0);
-        for Event {
-            kind,
-            level,
-            lock,
-            text,
-            ..
-        } in events
-        {
-            records
-                .text(kind)
-                .text(&format!("{level:?}").to_lowercase());
-            records
-                .text(lock.as_deref().unwrap_or_default())
-                .text(&text);
-        }
+        let client = self.clients.get(&client);
+        let running = client.and_then(|client| client.running.as_ref());
+        let events = running.map(|running| running.ring.drain());
+        let texts = |event: Event| {
+            let level = format!("{:?}", event.level).to_lowercase();
+            let lock = event.lock.as_deref().unwrap_or_default().to_owned();
+            [event.kind.to_owned(), level, lock, event.text.clone()]
+        };
+        let events = events.unwrap_or_default().into_iter();
+        let events: Vec<String> = events.flat_map(texts).collect();
+        self.tell_names(0, &events);
     }
 
     // ---- locks ----
@@ -438,11 +444,8 @@ impl Module {
             }
         }
         let (name, parts) = in_order(parts, |(name, options)| (name, options.kind))?;
-        let records = self.records.byte(record::DONE).number(0.0);
-        records.byte(value::NAMES).number(parts.len() as f64);
-        for (name, _) in &parts {
-            records.text(name);
-        }
+        let names: Vec<Name> = parts.iter().map(|(name, _)| name.clone()).collect();
+        self.tell_names(0, &names);
         let options = Rc::new(parts[0].1.of_multi_lock());
         let multi = Some(Rc::new(Multi { name, parts }));
         let family = Family {
@@ -471,11 +474,17 @@ impl Module {
         Ok((own.client, own.options.clone(), name))
     }
 
+    /// The same with the kind of its key.
+    fn keyed(&self, family: Id, name: &str) -> Result<(Id, Name, Kind)> {
+        let (client, options, name) = self.lock(family, name)?;
+        let kind = self.client(client)?.requests(&name, &options).kind();
+        Ok((client, name, kind))
+    }
+
     /// The name as it is in Redis.
     pub(crate) fn name(&mut self, family: Id, mut given: Arguments<'_>) -> Result<()> {
         let (_, _, name) = self.lock(family, given.text()?)?;
-        let records = self.records.byte(record::DONE).number(0.0);
-        records.byte(value::NAMES).number(1.0).text(&name);
+        self.tell_names(0, &[name]);
         Ok(())
     }
 
@@ -485,67 +494,39 @@ impl Module {
         Ok(options)
     }
 
-    pub(crate) fn acquire(
-        &mut self,
-        now: Moment,
-        id: Id,
-        family: Id,
-        given: Arguments<'_>,
-    ) -> Result<()> {
-        self.acquire_as(now, id, family, given, |options| options)
+    pub(crate) fn acquire(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
+        self.acquire_as(family, given, None)
     }
 
     /// Takes over the lock of a token, on the same terms.
-    pub(crate) fn adopt(
-        &mut self,
-        now: Moment,
-        id: Id,
-        family: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn adopt(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let token = given.text()?;
-        self.acquire_as(now, id, family, given, |options| options.adopts(token))
+        self.acquire_as(family, given, Some(token))
     }
 
     fn acquire_as(
-        &mut self,
-        now: Moment,
-        id: Id,
+        &self,
         family: Id,
-        mut given: Arguments<'_>,
-        adopt: impl FnOnce(AcquireOptions) -> AcquireOptions,
-    ) -> Result<()> {
+        given: &mut Arguments<'_>,
+        adopted: Option<&str>,
+    ) -> Result<Asked> {
         let key = key_of(given.byte()?, given.whole()?);
         let name = given.text()?;
-        let acquire = adopt(self.acquire_options(&mut given)?.key(key));
+        let mut acquire = self.acquire_options(given)?.key(key);
+        if let Some(token) = adopted {
+            acquire = acquire.adopts(token);
+        }
         let (client, options, name) = self.lock(family, name)?;
         let multi = self.families.get(&family).and_then(|own| own.multi.clone());
         let multi = multi.as_ref().map(|multi| {
             let parts = multi.parts.iter();
             parts.map(|(name, options)| (name, &**options)).collect()
         });
-        let asked = self
-            .client(client)?
-            .requests(&name, &options)
-            .acquire(acquire, multi);
-        let request = match asked {
-            Ok(request) => request,
-            Err(error) => {
-                self.fail(id, error);
-                return Ok(());
-            }
-        };
-        self.ask(now, id, client, request, None);
-        Ok(())
+        let requests = self.client(client)?.requests(&name, &options);
+        Asked::of(client, requests.acquire(acquire, multi))
     }
 
-    pub(crate) fn steal(
-        &mut self,
-        now: Moment,
-        id: Id,
-        family: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn steal(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let (client, options, name) = self.lock(family, given.text()?)?;
         let terms = Terms {
             steal: true,
@@ -558,132 +539,79 @@ impl Module {
             terms,
             token: None,
         };
-        self.ask(now, id, client, request, None);
-        Ok(())
+        Asked::of(client, Ok(request))
     }
 
     /// Acquires once more as the owner of a hold.
     pub(crate) fn reenter(
         &mut self,
-        now: Moment,
-        id: Id,
         family: Id,
         hold: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
-        let acquire = self.acquire_options(&mut given)?;
+        given: &mut Arguments<'_>,
+    ) -> Result<Asked> {
+        let acquire = self.acquire_options(given)?;
         let lock = self.families.get(&family).ok_or_else(unknown)?;
-        let options = lock.options.clone();
-        let Hold {
-            client,
-            cell,
-            level,
-        } = self.holds.get(&hold).ok_or_else(released)?;
-        let (client, cell, key) = (*client, cell.clone(), OwnerKey::Hold(*level));
-        if let Err(error) = acquire
-            .validate_for(&options)
-            .and_then(|()| options.validate())
-        {
-            self.fail(id, error);
-            return Ok(());
-        }
-        let request = Request::Acquire {
-            name: cell.name.clone(),
-            key,
+        let options = &lock.options;
+        let hold = self.holds.get(&hold).ok_or_else(released)?;
+        let name = &hold.cell.name;
+        let terms = Terms {
+            kind: self.client(hold.client)?.requests(name, options).kind(),
+            ..options.terms(&acquire)
+        };
+        let checked = acquire.validate_for(options);
+        let checked = checked.and_then(|()| options.validate());
+        let request = checked.map(|()| Request::Acquire {
+            name: name.clone(),
+            key: OwnerKey::Hold(hold.level),
             wait: acquire.wait,
-            terms: Terms {
-                kind: self.client(client)?.requests(&cell.name, &options).kind(),
-                ..options.terms(&acquire)
-            },
+            terms,
             token: None,
-        };
-        self.ask(now, id, client, request, Some(cell));
-        Ok(())
+        });
+        Ok(Asked {
+            client: hold.client,
+            request,
+            of: Some(hold.cell.clone()),
+        })
     }
 
-    pub(crate) fn inspect(
-        &mut self,
-        now: Moment,
-        id: Id,
-        family: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
-        let (client, options, name) = self.lock(family, given.text()?)?;
-        let kind = self.client(client)?.requests(&name, &options).kind();
-        let request = Request::Inspect {
-            name,
-            kind,
-            what: match given.byte()? {
-                0 => Inspection::Owners,
-                1 => Inspection::Holders,
-                _ => Inspection::Waiters,
-            },
+    pub(crate) fn inspect(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
+        let (client, name, kind) = self.keyed(family, given.text()?)?;
+        let what = match given.byte()? {
+            inspection::OWNERS => Inspection::Owners,
+            inspection::PROCESSES => Inspection::Holders,
+            _ => Inspection::Waiters,
         };
-        self.ask(now, id, client, request, None);
-        Ok(())
+        Asked::of(client, Ok(Request::Inspect { name, kind, what }))
     }
 
-    pub(crate) fn force(
-        &mut self,
-        now: Moment,
-        id: Id,
-        family: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
-        let (client, options, name) = self.lock(family, given.text()?)?;
-        let kind = self.client(client)?.requests(&name, &options).kind();
-        self.ask(now, id, client, Request::Force { name, kind }, None);
-        Ok(())
+    pub(crate) fn force(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
+        let (client, name, kind) = self.keyed(family, given.text()?)?;
+        Asked::of(client, Ok(Request::Force { name, kind }))
     }
 
     /// Asks how many permits the semaphore has, after it was given a number of them if one follows.
-    pub(crate) fn permits(
-        &mut self,
-        now: Moment,
-        id: Id,
-        family: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn permits(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let (client, _, name) = self.lock(family, given.text()?)?;
-        let limit = match given.0.is_empty() {
-            true => None,
-            false => u32::try_from(read_count("limit", given.value()?)?).ok(),
-        };
-        self.ask(now, id, client, Request::Count { name, limit }, None);
-        Ok(())
+        let limit = given.rest(|given| read_count("limit", given.value()?))?;
+        let limit = limit.and_then(|limit| u32::try_from(limit).ok());
+        Asked::of(client, Ok(Request::Count { name, limit }))
     }
 
     /// Releases the lock with this token, or extends it if a lease follows.
-    pub(crate) fn by_token(
-        &mut self,
-        now: Moment,
-        id: Id,
-        family: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
-        let name = given.text()?;
-        let token = given.text()?;
-        let lease = match given.0.is_empty() {
-            true => None,
-            false => Some(read_duration("lease", given.value()?)?),
-        };
+    pub(crate) fn by_token(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
+        let (name, token) = (given.text()?, given.text()?);
+        let lease = given.duration("lease")?;
         let (client, options, name) = self.lock(family, name)?;
         let requests = self.client(client)?.requests(&name, &options);
         let checked = lease.map_or(Ok(()), check_lease);
         let checked = checked.map_err(|error| requests.blamed(error));
-        let form = match checked.and_then(|()| requests.form(token)) {
-            Ok(form) => form,
-            Err(error) => {
-                self.fail(id, error);
-                return Ok(());
-            }
-        };
-        let request = match lease {
+        let form = checked.and_then(|()| requests.form(token));
+        let name = name.clone();
+        let request = form.map(|form| match lease {
             Some(lease) => Request::ExtendToken { name, form, lease },
             None => Request::ReleaseToken { name, form },
-        };
-        self.ask(now, id, client, request, None);
-        Ok(())
+        });
+        Asked::of(client, request)
     }
 
     // ---- counters ----
@@ -697,45 +625,26 @@ impl Module {
         names::name(given.text()?).map(drop)
     }
 
-    pub(crate) fn take_permits(
-        &mut self,
-        now: Moment,
-        id: Id,
-        client: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn take_permits(&mut self, client: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let name = names::name(given.text()?)?;
         let permits = counted("permits", given.number()?, 1);
-        let wait = wait_of(&mut given)?;
+        let permits = permits.map_err(|error| error.on(&name).of(Counter::Semaphore.thing()));
+        let wait = given.duration("wait")?;
         let request = permits.map(|permits| Request::Take {
-            name: name.clone(),
+            name,
             permits,
             wait,
         });
-        self.ask_counter(now, id, client, &name, Counter::Semaphore, request);
-        Ok(())
+        Asked::of(client, request)
     }
 
-    pub(crate) fn await_latch(
-        &mut self,
-        now: Moment,
-        id: Id,
-        client: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn r#await(&mut self, client: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let name = names::name(given.text()?)?;
-        let wait = wait_of(&mut given)?;
-        self.ask(now, id, client, Request::Await { name, wait }, None);
-        Ok(())
+        let wait = given.duration("wait")?;
+        Asked::of(client, Ok(Request::Await { name, wait }))
     }
 
-    pub(crate) fn change(
-        &mut self,
-        now: Moment,
-        id: Id,
-        client: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn change(&mut self, client: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let name = names::name(given.text()?)?;
         let (kind, number) = (given.byte()?, given.number()?);
         let counter = match kind {
@@ -753,40 +662,17 @@ impl Module {
             change::COUNT_DOWN => counted("by", number, 1).map(Change::CountDown),
             _ => Err(unknown()),
         };
-        let request = change.map(|change| Request::Change {
-            name: name.clone(),
-            change,
-        });
-        self.ask_counter(now, id, client, &name, counter, request);
-        Ok(())
+        let change = change.map_err(|error| error.on(&name).of(counter.thing()));
+        Asked::of(
+            client,
+            change.map(|change| Request::Change { name, change }),
+        )
     }
 
-    pub(crate) fn read(
-        &mut self,
-        now: Moment,
-        id: Id,
-        client: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn read(&mut self, client: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let name = names::name(given.text()?)?;
         let counter = counter_of(given.byte()?)?;
-        self.ask(now, id, client, Request::Read { name, counter }, None);
-        Ok(())
-    }
-
-    fn ask_counter(
-        &mut self,
-        now: Moment,
-        id: Id,
-        client: Id,
-        name: &Name,
-        counter: Counter,
-        request: Result<Request>,
-    ) {
-        match request {
-            Ok(request) => self.ask(now, id, client, request, None),
-            Err(error) => self.fail(id, error.on(name).of(counter.thing())),
-        }
+        Asked::of(client, Ok(Request::Read { name, counter }))
     }
 
     // ---- holds ----
@@ -820,50 +706,20 @@ impl Module {
         Some(hold)
     }
 
-    pub(crate) fn release(&mut self, now: Moment, id: Id, hold: Id) -> Result<()> {
-        let Hold {
-            client,
-            cell,
-            level,
-        } = self.take_hold(hold).ok_or_else(released)?;
-        let owner = cell.owner;
-        let target = Target::Level { owner, level };
-        self.ask(now, id, client, Request::Release(target), Some(cell));
-        Ok(())
+    pub(crate) fn release(&mut self, hold: Id, _: &mut Arguments<'_>) -> Result<Asked> {
+        let hold = self.take_hold(hold).ok_or_else(released)?;
+        Ok(hold.asked(|target| Ok(Request::Release(target))))
     }
 
-    pub(crate) fn extend(
-        &mut self,
-        now: Moment,
-        id: Id,
-        hold: Id,
-        mut given: Arguments<'_>,
-    ) -> Result<()> {
+    pub(crate) fn extend(&mut self, hold: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let lease = read_duration("lease", given.value()?)?;
-        let Hold {
-            client,
-            cell,
-            level,
-        } = self.holds.get(&hold).ok_or_else(released)?;
-        let (client, cell, level) = (*client, cell.clone(), *level);
+        let hold = self.holds.get(&hold).ok_or_else(released)?;
         let checked = check_lease(lease).and_then(|()| {
-            let rules = self.client(client)?.quorum_rules();
+            let rules = self.client(hold.client)?.quorum_rules();
             quorum::check_lease(lease, rules.map_or(Duration::ZERO, |(_, delay)| delay))
         });
-        if let Err(error) = checked {
-            self.fail(id, cell.named(error));
-            return Ok(());
-        }
-        let owner = cell.owner;
-        let target = Target::Level { owner, level };
-        self.ask(
-            now,
-            id,
-            client,
-            Request::Extend { target, lease },
-            Some(cell),
-        );
-        Ok(())
+        let checked = checked.map_err(|error| hold.cell.named(error));
+        Ok(hold.asked(|target| checked.map(|()| Request::Extend { target, lease })))
     }
 
     /// The handle of a hold was lost without a release. False if there is no such hold. The host is still told when the lease ends:
@@ -887,7 +743,7 @@ impl Module {
     pub(crate) fn cancel(&mut self, now: Moment, id: RequestId) {
         if let Some(client) = self.calls.remove(&id) {
             self.with(client, |client, io, answers| {
-                client.cancel(now, id, io, answers)
+                client.cancel(now, id, io, answers);
             });
         } else if let Some(hold) = self.take_hold(id) {
             // Granted, and the host had not told its caller yet.
@@ -983,46 +839,58 @@ impl Module {
     }
 
     /// The tables of errors, lost reasons and options, as JSON.
-    pub(crate) fn tables(&self, output: &mut Vec<u8>) {
-        let quoted =
-            |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-        let mut text = String::from("{\"errors\":[");
-        for (at, kind) in ErrorKind::ALL.iter().enumerate() {
-            text += &format!(
-                "{}{{\"number\":{},\"name\":{},\"className\":{},\"retryable\":{},\"meaning\":{}}}",
-                if at == 0 { "" } else { "," },
-                kind.number(),
-                quoted(kind.name()),
-                quoted(kind.class_name()),
-                kind.retryable(),
-                quoted(kind.meaning()),
-            );
-        }
-        text += "],\"reasons\":[";
-        for (at, reason) in LostReason::ALL.iter().enumerate() {
-            text += &format!(
-                "{}{{\"number\":{},\"name\":{},\"retryable\":{},\"meaning\":{}}}",
-                if at == 0 { "" } else { "," },
-                reason.number(),
-                quoted(reason.name()),
-                reason.retryable(),
-                quoted(Error::from(*reason).message()),
-            );
-        }
-        text += "],\"options\":[";
-        for (at, info) in all_options().enumerate() {
-            text += &format!(
-                "{}{{\"name\":{},\"spelled\":{},\"scope\":{},\"type\":{}}}",
-                if at == 0 { "" } else { "," },
-                quoted(info.name),
-                quoted(&self.spells().of(info.name)),
-                quoted(&format!("{:?}", info.scope).to_lowercase()),
-                quoted(&format!("{:?}", info.r#type)),
-            );
-        }
-        text += "]}";
-        *output = text.into_bytes();
+    pub(crate) fn tables(&self) -> String {
+        let errors = ErrorKind::ALL.iter().map(|kind| {
+            object(&[
+                ("number", &kind.number()),
+                ("name", &quoted(kind.name())),
+                ("className", &quoted(kind.class_name())),
+                ("retryable", &kind.retryable()),
+                ("meaning", &quoted(kind.meaning())),
+            ])
+        });
+        let reasons = LostReason::ALL.iter().map(|reason| {
+            object(&[
+                ("number", &reason.number()),
+                ("name", &quoted(reason.name())),
+                ("retryable", &reason.retryable()),
+                ("meaning", &quoted(Error::from(*reason).message())),
+            ])
+        });
+        let options = all_options().map(|info| {
+            object(&[
+                ("name", &quoted(info.name)),
+                ("spelled", &quoted(&self.spells().of(info.name))),
+                (
+                    "scope",
+                    &quoted(&format!("{:?}", info.scope).to_lowercase()),
+                ),
+                ("type", &quoted(&format!("{:?}", info.r#type))),
+            ])
+        });
+        object(&[
+            ("errors", &list(errors.collect())),
+            ("reasons", &list(reasons.collect())),
+            ("options", &list(options.collect())),
+        ])
     }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn object(fields: &[(&str, &dyn Display)]) -> String {
+    let mut json = String::from("{");
+    for (name, value) in fields {
+        let comma = if json.len() > 1 { "," } else { "" };
+        json += &format!("{comma}\"{name}\":{value}");
+    }
+    json + "}"
+}
+
+fn list(rows: Vec<String>) -> String {
+    format!("[{}]", rows.join(","))
 }
 
 /// A client takes the options of its locks, too.
@@ -1045,14 +913,6 @@ fn counter_of(number: u8) -> Result<Counter> {
         counter::SEMAPHORE => Ok(Counter::Semaphore),
         counter::LATCH => Ok(Counter::Latch),
         _ => Err(unknown()),
-    }
-}
-
-/// The longest wait, if one follows.
-fn wait_of(given: &mut Arguments<'_>) -> Result<Option<Duration>> {
-    match given.0.is_empty() {
-        true => Ok(None),
-        false => read_duration("wait", given.value()?).map(Some),
     }
 }
 

@@ -15,6 +15,7 @@ import redis
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "scripts" / "lib"), str(HERE.parent / "examples")]
+import host as numbers  # noqa: E402
 from host import Failed, Host, Records, now, number, text, value  # noqa: E402
 from server import Server  # noqa: E402
 
@@ -70,7 +71,7 @@ def test_release_wakes_the_refused_client(host: Host, server: Server, eye: redis
     host.wait(waiting)
     assert (host.is_held(hold), host.is_held(waiting)) == (False, True)
     assert next(iter(eye.hgetall(NAME))) != owner
-    found = host.wait(host.ask("redlatch_inspect", ours, given=text(NAME) + b"\1"))
+    found = host.wait(host.ask("redlatch_inspect", ours, given=text(NAME) + bytes([numbers.PROCESSES])))
     assert [(each["language"], each["pid"]) for each in found] == [("python-wasmtime", os.getpid())]
 
     assert host.close(second) == []
@@ -157,7 +158,10 @@ def test_answers_have_the_values_of_the_table(host: Host, server: Server, eye: r
     def counter(call: str, *given: bytes, name: str = "seats") -> int:
         return host.ask(f"redlatch_{call}", client, given=text(name) + b"".join(given))
 
-    seats, set_seats = b"\0", b"\1"
+    seats, latch = bytes([numbers.SEMAPHORE]), bytes([numbers.LATCH])
+    give, set_seats = bytes([numbers.RELEASE]), bytes([numbers.SET_PERMITS])
+    add, drain = bytes([numbers.ADD_PERMITS]), bytes([numbers.DRAIN])
+    set_count, count_down = bytes([numbers.SET_COUNT]), bytes([numbers.COUNT_DOWN])
     assert host.call("redlatch_counter_name", client, given=seats + text("seats")) is None
     with pytest.raises(Failed, match="name"):
         host.call("redlatch_counter_name", client, given=seats + text(""))
@@ -171,12 +175,11 @@ def test_answers_have_the_values_of_the_table(host: Host, server: Server, eye: r
     with pytest.raises(Failed) as failed:
         host.wait(counter("take", number(2), value(0)))
     assert failed.value.kind == "timeout"
-    assert host.wait(counter("change", b"\0", number(2))) is None
-    assert host.wait(counter("change", b"\2", number(-4))) == -1
-    assert host.wait(counter("change", b"\3", number(0))) == -1
+    assert host.wait(counter("change", give, number(2))) is None
+    assert host.wait(counter("change", add, number(-4))) == -1
+    assert host.wait(counter("change", drain, number(0))) == -1
     assert eye.get("seats") == "0"
 
-    latch, set_count, count_down = b"\1", b"\4", b"\5"
     assert host.wait(counter("change", set_count, number(2), name="ready")) is True
     opens = counter("await", name="ready")
     assert host.wait(counter("change", count_down, number(1), name="ready")) == 1

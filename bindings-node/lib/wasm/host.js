@@ -6,13 +6,17 @@ const { Table } = require('../table.js')
 const { Arguments, Records, decoder } = require('./bytes.js')
 const { connectByHttp } = require('./http.js')
 
-// Records of the module.
+// The numbers of the interface: bindings-wasm/src/bytes.rs has the same, and a test compares them. Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
 // Values of a call that has succeeded.
 const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER, PARTS] = [0, 1, 2, 3, 4, 5, 6, 7, 8]
 // Changes of a plain semaphore or a latch.
 const [RELEASE, SET_PERMITS, ADD_PERMITS, DRAIN, SET_COUNT, COUNT_DOWN] = [0, 1, 2, 3, 4, 5]
 const [SEMAPHORE, LATCH] = [0, 1]
+// For whom a lock is acquired.
+const [ONCE, TASK, EXPLICIT] = [0, 1, 2]
+// Questions about a lock.
+const [OWNERS, PROCESSES, QUEUE] = [0, 1, 2]
 
 // A timer that fires later than this, in microseconds, had to wait for a blocked event loop.
 const LATE = 50_000
@@ -766,7 +770,7 @@ function backendOf(module, platform) {
     acquire() {
       const [border, instance, id] = [this.#border, this.#instance, this.id]
       return (name, wait) => {
-        const given = instance.given.byte(0).number(0).text(name)
+        const given = instance.given.byte(ONCE).number(0).text(name)
         if (wait !== undefined) given.text('wait').value(wait)
         return border.ask(instance, 'redlatch_acquire', id)
       }
@@ -774,15 +778,15 @@ function backendOf(module, platform) {
 
     acquireWith(name, key, context, names, values) {
       const given = this.#instance.given
-      if (key !== undefined) given.byte(2).whole(key)
-      else if (context !== undefined) given.byte(1).whole(BigInt(context))
-      else given.byte(0).number(0)
+      if (key !== undefined) given.byte(EXPLICIT).whole(key)
+      else if (context !== undefined) given.byte(TASK).whole(BigInt(context))
+      else given.byte(ONCE).number(0)
       given.text(name).options(names, values)
       return this.#border.ask(this.#instance, 'redlatch_acquire', this.id)
     }
 
     adopt(name, token, names, values) {
-      this.#instance.given.text(token).byte(0).number(0).text(name).options(names, values)
+      this.#instance.given.text(token).byte(ONCE).number(0).text(name).options(names, values)
       return this.#border.ask(this.#instance, 'redlatch_adopt', this.id)
     }
 
@@ -797,15 +801,15 @@ function backendOf(module, platform) {
     }
 
     owners(name) {
-      return this.#inspect(name, 0)
+      return this.#inspect(name, OWNERS)
     }
 
     holders(name) {
-      return this.#inspect(name, 1)
+      return this.#inspect(name, PROCESSES)
     }
 
     waiters(name) {
-      return this.#inspect(name, 2)
+      return this.#inspect(name, QUEUE)
     }
 
     #inspect(name, what) {
