@@ -35,7 +35,7 @@ REENTERING_MS = 2000
 TRIES, FIXED = 20, 5
 # The growth of a client's memory that is allowed while it does the same again and again: fragments, buffers, a collector's whims.
 SLACK_KB = 32 * 1024
-# How long threads and descriptors of a closed client may take to be gone.
+# How long threads and descriptors of a closed client may take to be gone, and calls that nobody waits for.
 GONE = 20.0
 now = time.monotonic_ns
 
@@ -234,20 +234,32 @@ class Worker:
         self.working.join(PATIENCE)
         ask = partial(self.ask, self.driver)
         try:
-            has, closed, end = ask("usage"), ask("close"), time.monotonic() + GONE
+            # A release may still be on its way to the slowest server of a quorum.
+            has = self.at_rest(lambda has: has["holds"] == 0 and has["waiting"] == self.waits)
+            closed = ask("close")
             ask("forget")
-            while True:
-                left = ask("usage")
-                more = {name: max(0, left[name] - self.before[name]) for name in ("files", "threads")}
-                if not any(more.values()) or time.monotonic() > end:
-                    break
-                time.sleep(0.05)
+            left = self.at_rest(lambda left: not any(self.more(left).values()))
         except SystemExit:
             raise Failed(f"{self.who} ended with {self.process.wait(PATIENCE)}") from None
         self.driver.close()
         unreleased = closed.get("value") or [] if closed["status"] == "ok" else [closed]
-        more |= {"holds": has["holds"], "waiting": has["waiting"] - self.waits, "unreleased": len(unreleased)}
-        return Report(more, max(0, has["memory"] - self.middle), self.turns - self.since)
+        more = self.more(left) | {"holds": has["holds"], "waiting": has["waiting"] - self.waits}
+        return Report(
+            more | {"unreleased": len(unreleased)},
+            max(0, has["memory"] - self.middle),
+            self.turns - self.since,
+        )
+
+    def more(self, left: dict) -> dict[str, int]:
+        """Than before the client was opened."""
+        return {name: max(0, left[name] - self.before[name]) for name in ("files", "threads")}
+
+    def at_rest(self, rests: Callable[[dict], bool]) -> dict:
+        """What the program has when it rests, or after a while."""
+        end = time.monotonic() + GONE
+        while not rests(has := self.ask(self.driver, "usage")) and time.monotonic() < end:
+            time.sleep(0.05)
+        return has
 
 
 class Soak:
