@@ -7,18 +7,20 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::asyncio::{CancelledError, InvalidStateError};
 use pyo3::exceptions::{PyBaseException, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
-use redlatch::ErrorKind;
 use redlatch::embed::{Outcome, Submitted};
+use redlatch::{Error, ErrorKind};
 
 use crate::kept::{Kept, intern};
-use crate::operation::Queue;
-use crate::task::{Owner, Unsent, awaited_before, awaited_now, warn_unawaited};
-use crate::values::{IntoValue, raise};
+use crate::lock::Lock;
+use crate::operation::{Answered, Queue};
+use crate::task::{Owner, Unsent, What, awaited_before, awaited_now, warn_unawaited};
+use crate::values::{raise, value};
 
 /// The answer to a request, for the one task that awaits it; a coroutine if it is to be sent when
 /// it is awaited.
@@ -69,26 +71,31 @@ pub(crate) enum Level {
     Told,
 }
 
+impl Level {
+    /// Whether the caller gets false for it.
+    pub(crate) fn is_no(self, error: &Error) -> bool {
+        matches!(self, Level::Told) && error.kind() == ErrorKind::Timeout
+    }
+}
+
 /// An outcome as Python gets it.
-pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> PyResult<Py<PyAny>> {
+pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> Answered {
     match (outcome, level) {
-        (Outcome::Failed(error), Level::Told) if error.kind() == ErrorKind::Timeout => {
-            false.into_value(py)
-        }
-        (Outcome::Failed(error), _) => Err(raise(py, &error)),
+        (Outcome::Failed(error), _) if level.is_no(&error) => return false.into_py_any(py),
+        (Outcome::Failed(error), _) => return Err(raise(py, &error)),
+        // If the handler of a signal raises, the caller never learns of what is granted, and it goes back.
         (Outcome::Granted(guard), Level::Told) => {
+            py.check_signals()?;
             guard.detach();
-            true.into_value(py)
         }
         (Outcome::Taken(permit), Level::Told) => {
-            // If the handler raises, the caller never learns of the permits, and they go back.
             py.check_signals()?;
             permit.forget();
-            true.into_value(py)
         }
-        (Outcome::Open, Level::Told) => true.into_value(py),
-        (outcome, _) => outcome.into_value(py),
+        (Outcome::Open, Level::Told) => {}
+        (outcome, _) => return value(py, outcome),
     }
+    true.into_py_any(py)
 }
 
 /// How what is awaited ends with a value.
@@ -108,9 +115,21 @@ impl Answer {
         Answer::at(Place::Waiting, OnceLock::from(sent), "Answer", level)
     }
 
-    pub(crate) fn unsent(unsent: Unsent, level: Level) -> Self {
+    /// `lock`: that of `redlatch.aio`.
+    pub(crate) fn unsent(
+        lock: Bound<'_, PyAny>,
+        core: Bound<'_, Lock>,
+        what: What,
+        level: Level,
+    ) -> PyResult<Self> {
+        let unsent = Unsent::new(lock, core.unbind(), what)?;
         let called = unsent.name();
-        Answer::at(Place::Unsent(unsent), OnceLock::new(), called, level)
+        Ok(Answer::at(
+            Place::Unsent(unsent),
+            OnceLock::new(),
+            called,
+            level,
+        ))
     }
 
     fn at(place: Place, sent: OnceLock<Sent>, called: &'static str, level: Level) -> Self {

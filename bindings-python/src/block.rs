@@ -12,13 +12,14 @@ use pyo3::types::{PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use redlatch::AcquireOptions;
 use redlatch::embed::AcquireOptionsExt;
 
+use crate::answer::Level;
 use crate::exit::Waiting;
 use crate::flow;
 use crate::guard::Guard;
 use crate::interrupt::Interrupt;
 use crate::kept::intern;
 use crate::lock::Lock;
-use crate::operation::{Canceller, answer_of, run};
+use crate::operation::{Canceller, To};
 use crate::values::option;
 
 thread_local! {
@@ -284,8 +285,8 @@ fn acquire_on_thread<'py>(
     }
     let canceller = canceller.extract::<Option<PyRef<'_, Canceller>>>()?;
     let operation = core.get().core.acquire_with(options);
-    let guard = answer_of(py, operation, canceller.as_deref())?;
-    Bound::new(py, Guard::new(guard))
+    let guard = To::thread(py).answer(operation, canceller.as_deref(), Level::Guarded)?;
+    Ok(guard.into_bound(py).cast_into::<Guard>()?)
 }
 
 fn interrupt_of<'py>(grant: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -319,7 +320,7 @@ fn leave(
         return Ok(());
     };
     let released = match flow::hub(py) {
-        Ok(None) => run(py, level.release(), None).map(drop),
+        Ok(None) => To::thread(py).run(level.release()).map(drop),
         Ok(Some(hub)) => {
             let level = Bound::new(py, Guard::new(level))?;
             let released = release_in(&hub, &level, &mut in_python);

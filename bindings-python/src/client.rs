@@ -3,14 +3,14 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use redlatch::embed::{ClientBuilderExt, ClientExt, LockExt, OperationExt};
-use redlatch::{Kind, Level};
+use redlatch::{Kind, Level, LockOptions};
 
 use crate::counters::{Latch, PlainSemaphore};
 use crate::kept::intern;
 use crate::lock::Lock;
-use crate::operation::{Queue, Tag, To, run};
+use crate::operation::{Answered, Queue, Tag, To};
 use crate::task::Key;
-use crate::values::{AS_UTF8, LOCK_KEYWORDS, each_option, invalid, raise, text};
+use crate::values::{AS_UTF8, LOCK_KEYWORDS, each_option, invalid, raise, shown, text};
 
 /// The remedy for a URL that is none. Users of other locks give a client of redis-py.
 fn url_remedy(given: &Bound<'_, PyAny>) -> PyResult<&'static str> {
@@ -20,6 +20,24 @@ fn url_remedy(given: &Bound<'_, PyAny>) -> PyResult<&'static str> {
             false => "give it as a str",
         },
     )
+}
+
+const NAME: &str = "name of the lock";
+
+/// These options over the defaults.
+fn with(options: &Bound<'_, PyDict>, mut defaults: LockOptions) -> PyResult<LockOptions> {
+    each_option(options, LOCK_KEYWORDS, |name, value| {
+        defaults.set(name, value)
+    })?;
+    Ok(defaults)
+}
+
+fn refuse_kind(options: &Bound<'_, PyDict>, what: &str) -> PyResult<()> {
+    let Some(kind) = options.get_item(intern!(options.py(), "kind"))? else {
+        return Ok(());
+    };
+    let text = format!("kind is {}; leave it out: {what} has its own", shown(&kind));
+    Err(invalid(options.py(), text))
 }
 
 /// A client of the core.
@@ -43,48 +61,52 @@ impl Client {
         ))
     }
 
-    /// `semaphore`: a lock of that kind; only those can have it.
-    #[pyo3(signature = (name, options, semaphore=false))]
     fn lock(
         this: Bound<'_, Self>,
         name: &Bound<'_, PyAny>,
         options: &Bound<'_, PyDict>,
-        semaphore: bool,
     ) -> PyResult<Lock> {
-        let name = text(name, "name of the lock", AS_UTF8)?;
-        let client = &this.get().0;
-        let mut locks = match semaphore {
-            true => client.semaphore_options(),
-            false => client.lock_options(),
-        };
-        each_option(options, LOCK_KEYWORDS, |name, value| locks.set(name, value))?;
-        let made = match semaphore {
-            true => client
-                .semaphore_with(name, locks)
-                .map(|made| made.as_lock().clone()),
-            false => client.lock_with(name, locks),
-        };
-        let core = made.map_err(|error| raise(options.py(), &error))?;
-        if core.kind() == Kind::Semaphore && !semaphore {
+        let (name, client) = (text(name, NAME, AS_UTF8)?, &this.get().0);
+        let made = client.lock_with(name, with(options, client.lock_options())?);
+        let made = Lock::of(&this, made)?;
+        if made.core.kind() == Kind::Semaphore {
             let text = "kind is \"semaphore\", which is no lock here; make it by client.semaphore(name, limit=5)";
             return Err(invalid(options.py(), text.to_owned()));
         }
-        Ok(Lock {
-            core,
-            client: this.unbind(),
-        })
+        Ok(made)
+    }
+
+    fn semaphore(
+        this: Bound<'_, Self>,
+        name: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Lock> {
+        refuse_kind(options, "a semaphore")?;
+        let (name, client) = (text(name, NAME, AS_UTF8)?, &this.get().0);
+        let made = client.semaphore_with(name, with(options, client.semaphore_options())?);
+        Lock::of(&this, made.map(|made| made.as_lock().clone()))
+    }
+
+    /// The sides to read and to write.
+    fn rw_lock(
+        this: Bound<'_, Self>,
+        name: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<(Lock, Lock)> {
+        refuse_kind(options, "a read-write lock")?;
+        let (name, client) = (text(name, NAME, AS_UTF8)?, &this.get().0);
+        let made = client.rw_lock_with(name, with(options, client.lock_options())?);
+        let made = made.map_err(|error| raise(this.py(), &error))?;
+        Ok((
+            Lock::of(&this, Ok(made.read().clone()))?,
+            Lock::of(&this, Ok(made.write().clone()))?,
+        ))
     }
 
     /// The locks are of this client.
     fn multi_lock(this: Bound<'_, Self>, locks: Vec<PyRef<'_, Lock>>) -> PyResult<Lock> {
-        let made = this
-            .get()
-            .0
-            .multi_lock_of(locks.iter().map(|lock| &lock.core));
-        Ok(Lock {
-            core: made.map_err(|error| raise(this.py(), &error))?,
-            client: this.unbind(),
-        })
+        let parts = locks.iter().map(|lock| &lock.core);
+        Lock::of(&this, this.get().0.multi_lock_of(parts))
     }
 
     fn plain_semaphore(&self, name: &Bound<'_, PyAny>) -> PyResult<PlainSemaphore> {
@@ -100,14 +122,12 @@ impl Client {
         made.map(Latch).map_err(|error| raise(name.py(), &error))
     }
 
-    #[pyo3(signature = (to=None))]
-    fn connect(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.ready(), to)
+    fn connect(&self, to: To<'_>) -> Answered {
+        to.run(self.0.ready())
     }
 
-    #[pyo3(signature = (to=None))]
-    fn close(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.close_naming(), to)
+    fn close(&self, to: To<'_>) -> Answered {
+        to.run(self.0.close_naming())
     }
 
     /// Closes as the interpreter exits. The tag goes into the queue when closing is done.

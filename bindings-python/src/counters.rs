@@ -13,8 +13,8 @@ use crate::block::{after, release_in};
 use crate::exit::Waiting;
 use crate::flow;
 use crate::kept::intern;
-use crate::operation::{Canceller, To, answer_of, deliver, run, told};
-use crate::values::{IntoValue, duration, raise, unsigned, whole};
+use crate::operation::{Answered, Canceller, To};
+use crate::values::{duration, raise, unsigned, whole};
 
 /// A plain semaphore of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -40,69 +40,41 @@ impl PlainSemaphore {
     }
 
     /// Takes permits, which have an object that gives them back.
-    #[pyo3(signature = (permits, wait, to=None))]
-    fn take(
-        &self,
-        py: Python<'_>,
-        permits: &Bound<'_, PyAny>,
-        wait: &Bound<'_, PyAny>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        run(py, self.wish(unsigned("permits", permits)?, wait)?, to)
+    fn take(&self, permits: &Bound<'_, PyAny>, wait: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        to.run(self.wish(unsigned("permits", permits)?, wait)?)
     }
 
     /// Takes permits and leaves them to the caller; false when the time is over.
-    #[pyo3(signature = (permits, wait, to=None, canceller=None))]
+    #[pyo3(signature = (permits, wait, to, canceller=None))]
     fn acquire(
         &self,
-        py: Python<'_>,
         permits: &Bound<'_, PyAny>,
         wait: &Bound<'_, PyAny>,
         to: To<'_>,
         canceller: Option<&Canceller>,
-    ) -> PyResult<Py<PyAny>> {
+    ) -> Answered {
         let operation = self.wish(unsigned("permits", permits)?, wait)?;
-        match to {
-            Some(queue) => deliver(&queue, operation, Level::Told),
-            None => told(py, operation, canceller, PlainPermit::forget)?.into_value(py),
-        }
+        to.answer(operation, canceller, Level::Told)
     }
 
-    #[pyo3(signature = (permits, to=None))]
-    fn release(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(
-            permits.py(),
-            self.0.release(unsigned("permits", permits)?),
-            to,
-        )
+    fn release(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        to.run(self.0.release(unsigned("permits", permits)?))
     }
 
-    #[pyo3(signature = (permits, to=None))]
-    fn try_set_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(
-            permits.py(),
-            self.0.try_set_permits(unsigned("permits", permits)?),
-            to,
-        )
+    fn try_set_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        to.run(self.0.try_set_permits(unsigned("permits", permits)?))
     }
 
-    #[pyo3(signature = (permits, to=None))]
-    fn add_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(
-            permits.py(),
-            self.0.add_permits(whole("permits", permits)?),
-            to,
-        )
+    fn add_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        to.run(self.0.add_permits(whole("permits", permits)?))
     }
 
-    #[pyo3(signature = (to=None))]
-    fn drain(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.drain(), to)
+    fn drain(&self, to: To<'_>) -> Answered {
+        to.run(self.0.drain())
     }
 
-    #[pyo3(signature = (to=None))]
-    fn available(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.available(), to)
+    fn available(&self, to: To<'_>) -> Answered {
+        to.run(self.0.available())
     }
 
     fn __repr__(&self) -> String {
@@ -128,10 +100,9 @@ impl Permit {
 #[pymethods]
 impl Permit {
     /// Gives the permits back. Does nothing if that was done before.
-    #[pyo3(signature = (to=None))]
-    fn release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+    fn release(&self, py: Python<'_>, to: To<'_>) -> Answered {
         self.spend()
-            .map_or_else(|| Ok(py.None()), |permit| run(py, permit.release(), to))
+            .map_or_else(|| Ok(py.None()), |permit| to.run(permit.release()))
     }
 
     /// Leaves the permits to the caller.
@@ -176,8 +147,9 @@ impl PlainBlocks {
             None => {
                 let canceller = canceller.extract::<Option<PyRef<'_, Canceller>>>()?;
                 let operation = core.get().wish(1, &wait)?;
-                let permit = answer_of(py, operation, canceller.as_deref())?;
-                Bound::new(py, Permit::new(permit))?
+                let permit =
+                    To::thread(py).answer(operation, canceller.as_deref(), Level::Guarded)?;
+                permit.into_bound(py).cast_into::<Permit>()?
             }
             Some(hub) => {
                 // Other greenlets run meanwhile, for which no exit waits.
@@ -215,7 +187,7 @@ impl PlainBlocks {
             .call_method0(intern!(py, "pop"))?
             .cast_into::<Permit>()?;
         let released = match flow::hub(py) {
-            Ok(None) => permit.get().release(py, None).map(drop),
+            Ok(None) => permit.get().release(py, To::thread(py)).map(drop),
             Ok(Some(hub)) => release_in(&hub, &permit, &mut in_python),
             // This is the hub itself, which cannot wait.
             Err(error) => Err(error),
@@ -243,39 +215,22 @@ impl Latch {
         self.0.name()
     }
 
-    #[pyo3(signature = (count, to=None))]
-    fn try_set_count(&self, count: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(
-            count.py(),
-            self.0.try_set_count(unsigned("count", count)?),
-            to,
-        )
+    fn try_set_count(&self, count: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        to.run(self.0.try_set_count(unsigned("count", count)?))
     }
 
-    #[pyo3(signature = (by, to=None))]
-    fn count_down(&self, py: Python<'_>, by: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.count_down(unsigned("by", by)?), to)
+    fn count_down(&self, by: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        to.run(self.0.count_down(unsigned("by", by)?))
     }
 
-    #[pyo3(signature = (to=None))]
-    fn count(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.count(), to)
+    fn count(&self, to: To<'_>) -> Answered {
+        to.run(self.0.count())
     }
 
     /// Waits until the latch is open; false when the time is over.
-    #[pyo3(signature = (wait, to=None, canceller=None))]
-    fn wait(
-        &self,
-        py: Python<'_>,
-        wait: &Bound<'_, PyAny>,
-        to: To<'_>,
-        canceller: Option<&Canceller>,
-    ) -> PyResult<Py<PyAny>> {
-        let operation = self.0.wait_within(limit(wait)?);
-        match to {
-            Some(queue) => deliver(&queue, operation, Level::Told),
-            None => told(py, operation, canceller, drop)?.into_value(py),
-        }
+    #[pyo3(signature = (wait, to, canceller=None))]
+    fn wait(&self, wait: &Bound<'_, PyAny>, to: To<'_>, canceller: Option<&Canceller>) -> Answered {
+        to.answer(self.0.wait_within(limit(wait)?), canceller, Level::Told)
     }
 
     fn __repr__(&self) -> String {

@@ -15,7 +15,7 @@ use redlatch::embed::ReentryKeyExt;
 
 use crate::exit;
 use crate::kept::{Kept, intern};
-use crate::task::{self, current_task};
+use crate::task::{self, current_task, running_loop};
 
 /// The flows that a context knows, the newest last.
 ///
@@ -238,6 +238,11 @@ fn running_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
         true => current_task(py),
         false => Ok(None),
     }
+}
+
+/// Whether the calling thread runs an event loop of asyncio, whose tasks stand still while it waits.
+pub(crate) fn event_loop_runs(py: Python<'_>) -> PyResult<bool> {
+    Ok(modules(py)?.contains(intern!(py, "asyncio"))? && running_loop(py)?.is_some())
 }
 
 fn trio_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {

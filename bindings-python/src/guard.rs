@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use redlatch::embed::{GuardExt, HoldExt};
 use redlatch::{Error, LostReason};
 
-use crate::operation::{Queue, Tag, To, run};
+use crate::operation::{Answered, Queue, Tag, To};
 use crate::values::{duration, raise};
 
 /// A guard of the core.
@@ -58,16 +58,14 @@ impl Guard {
         Hold(self.hold.clone())
     }
 
-    #[pyo3(signature = (to=None))]
-    fn release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.take(py)?.release(), to)
+    fn release(&self, py: Python<'_>, to: To<'_>) -> Answered {
+        to.run(self.take(py)?.release())
     }
 
-    #[pyo3(signature = (lease, to=None))]
-    fn extend(&self, py: Python<'_>, lease: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        let lease = duration("lease", lease)?;
-        let operation = self.with(|guard| guard.as_ref().map(|guard| guard.extend(lease)));
-        run(py, operation.ok_or_else(|| released(py))?, to)
+    fn extend(&self, lease: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        let time = duration("lease", lease)?;
+        let operation = self.with(|guard| guard.as_ref().map(|guard| guard.extend(time)));
+        to.run(operation.ok_or_else(|| released(lease.py()))?)
     }
 
     /// Releases the level without waiting. Does nothing if the guard was taken before.

@@ -8,9 +8,9 @@ use crate::answer::{Answer, Level};
 use crate::client::Client;
 use crate::flow;
 use crate::guard::{Guard, Hold};
-use crate::operation::{Canceller, To, answer_of, run, told};
-use crate::task::{Key, Unsent, What};
-use crate::values::{AS_UTF8, IntoValue, count, duration, option, text};
+use crate::operation::{Answered, Canceller, To};
+use crate::task::{Key, What};
+use crate::values::{AS_UTF8, count, duration, option, raise, text};
 
 /// The given key, or that of the flow that runs now.
 fn key(py: Python<'_>, key: Option<&Key>) -> PyResult<redlatch::ReentryKey> {
@@ -51,6 +51,17 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
+    /// A lock that this client made.
+    pub(crate) fn of(
+        client: &Bound<'_, Client>,
+        made: redlatch::Result<redlatch::Lock>,
+    ) -> PyResult<Self> {
+        Ok(Lock {
+            core: made.map_err(|error| raise(client.py(), &error))?,
+            client: client.clone().unbind(),
+        })
+    }
+
     /// The key of an acquisition by this caller. Permits of a semaphore belong to nobody: whoever has
     /// the guard gives them back.
     pub(crate) fn key_for(&self, caller: ReentryKey) -> ReentryKey {
@@ -76,7 +87,7 @@ impl Lock {
     /// `tied`: the level ends with the key's thread, task or greenlet, whoever has the guard.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     /// `adopts`: takes over the lock that has the token.
-    #[pyo3(signature = (key, wait, lease, token, tied, to=None, canceller=None, permits=None, adopts=false))]
+    #[pyo3(signature = (key, wait, lease, token, tied, to, canceller=None, permits=None, adopts=false))]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -89,7 +100,7 @@ impl Lock {
         canceller: Option<&Canceller>,
         permits: Option<&Bound<'_, PyAny>>,
         adopts: bool,
-    ) -> PyResult<Py<PyAny>> {
+    ) -> Answered {
         let caller = match key {
             None if tied => flow::acquiring(py)?,
             key => self::key(py, key)?,
@@ -102,10 +113,7 @@ impl Lock {
         if tied {
             options = options.tied_to_key();
         }
-        match to {
-            None => answer_of(py, self.core.acquire_with(options), canceller)?.into_value(py),
-            to => run(py, self.core.acquire_with(options), to),
-        }
+        to.answer(self.core.acquire_with(options), canceller, Level::Guarded)
     }
 
     /// Acquires for the calling thread, which then answers for the level itself; false when the
@@ -118,12 +126,12 @@ impl Lock {
         lease: &Bound<'_, PyAny>,
         token: &Bound<'_, PyAny>,
         canceller: Option<&Canceller>,
-    ) -> PyResult<bool> {
+    ) -> Answered {
         let options = options(wait, lease, token, None)?
             .caller(flow::acquiring(py)?)
             .tied_to_key();
         let operation = self.core.acquire_with(options);
-        told(py, operation, canceller, |guard| drop(guard.detach()))
+        To::thread(py).answer(operation, canceller, Level::Told)
     }
 
     /// A task awaits this to acquire, for itself: true, or false when the time is over. `lock`:
@@ -136,10 +144,7 @@ impl Lock {
         token: &Bound<'_, PyAny>,
     ) -> PyResult<Answer> {
         let what = What::Acquire(options(wait, lease, token, None));
-        Ok(Answer::unsent(
-            Unsent::new(lock, this.unbind(), what)?,
-            Level::Told,
-        ))
+        Answer::unsent(lock, this, what, Level::Told)
     }
 
     /// A task awaits this when a block of it begins: the guard of its level.
@@ -150,10 +155,7 @@ impl Lock {
     ) -> PyResult<Answer> {
         let none = this.py().None().into_bound(this.py());
         let what = What::Enter(options(wait, &none, &none, None));
-        Ok(Answer::unsent(
-            Unsent::new(lock, this.unbind(), what)?,
-            Level::Guarded,
-        ))
+        Answer::unsent(lock, this, what, Level::Guarded)
     }
 
     /// A task awaits this when the block ends.
@@ -162,102 +164,61 @@ impl Lock {
         lock: Bound<'_, PyAny>,
         guard: Py<Guard>,
     ) -> PyResult<Answer> {
-        Ok(Answer::unsent(
-            Unsent::new(lock, this.unbind(), What::Leave(guard))?,
-            Level::Guarded,
-        ))
+        Answer::unsent(lock, this, What::Leave(guard), Level::Guarded)
     }
 
     /// A task awaits this to give back its newest level.
     fn releasing(this: Bound<'_, Self>, lock: Bound<'_, PyAny>) -> PyResult<Answer> {
-        Ok(Answer::unsent(
-            Unsent::new(lock, this.unbind(), What::Release)?,
-            Level::Told,
-        ))
+        Answer::unsent(lock, this, What::Release, Level::Told)
     }
 
-    #[pyo3(signature = (key, to=None))]
-    fn release(&self, py: Python<'_>, key: Option<&Key>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.release_by(self::key(py, key)?), to)
+    fn release(&self, py: Python<'_>, key: Option<&Key>, to: To<'_>) -> Answered {
+        to.run(self.core.release_by(self::key(py, key)?))
     }
 
-    #[pyo3(signature = (key, lease, to=None))]
-    fn extend(
-        &self,
-        py: Python<'_>,
-        key: Option<&Key>,
-        lease: &Bound<'_, PyAny>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        let lease = duration("lease", lease)?;
-        run(py, self.core.extend_by(self::key(py, key)?, lease), to)
+    fn extend(&self, key: Option<&Key>, lease: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        let lease_time = duration("lease", lease)?;
+        to.run(self.core.extend_by(self::key(lease.py(), key)?, lease_time))
     }
 
-    #[pyo3(signature = (token, to=None))]
-    fn release_token(
-        &self,
-        py: Python<'_>,
-        token: &Bound<'_, PyAny>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        run(
-            py,
-            self.core.release_token(text(token, TOKEN, AS_UTF8)?),
-            to,
-        )
+    fn release_token(&self, token: &Bound<'_, PyAny>, to: To<'_>) -> Answered {
+        to.run(self.core.release_token(text(token, TOKEN, AS_UTF8)?))
     }
 
-    #[pyo3(signature = (token, lease, to=None))]
     fn extend_token(
         &self,
-        py: Python<'_>,
         token: &Bound<'_, PyAny>,
         lease: &Bound<'_, PyAny>,
         to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        let lease = duration("lease", lease)?;
-        run(
-            py,
-            self.core.extend_token(text(token, TOKEN, AS_UTF8)?, lease),
-            to,
-        )
+    ) -> Answered {
+        let (lease, token) = (duration("lease", lease)?, text(token, TOKEN, AS_UTF8)?);
+        to.run(self.core.extend_token(token, lease))
     }
 
     /// The holders without their processes.
-    #[pyo3(signature = (to=None))]
-    fn owners(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.owners(), to)
+    fn owners(&self, to: To<'_>) -> Answered {
+        to.run(self.core.owners())
     }
 
-    #[pyo3(signature = (to=None))]
-    fn holders(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.holders(), to)
+    fn holders(&self, to: To<'_>) -> Answered {
+        to.run(self.core.holders())
     }
 
-    #[pyo3(signature = (to=None))]
-    fn waiters(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.waiters(), to)
+    fn waiters(&self, to: To<'_>) -> Answered {
+        to.run(self.core.waiters())
     }
 
-    #[pyo3(signature = (to=None))]
-    fn force_release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.force_release(), to)
+    fn force_release(&self, to: To<'_>) -> Answered {
+        to.run(self.core.force_release())
     }
 
     /// How many permits the semaphore has; after it was given `limit` permits, if that is asked for.
-    #[pyo3(signature = (limit=None, to=None))]
-    fn permits(
-        &self,
-        py: Python<'_>,
-        limit: Option<&Bound<'_, PyAny>>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
+    fn permits(&self, limit: Option<&Bound<'_, PyAny>>, to: To<'_>) -> Answered {
         let semaphore = Semaphore::of_lock(self.core.clone());
-        let operation = match limit {
+        to.run(match limit {
             Some(limit) => semaphore.set_permits(count("limit", limit)?),
             None => semaphore.permits(),
-        };
-        run(py, operation, to)
+        })
     }
 
     /// The hold that the key has on this name.

@@ -8,17 +8,61 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use redlatch::embed::{Caller, Completion, CompletionQueue, OperationExt, Submitted};
-use redlatch::{ErrorKind, Operation};
+use redlatch::Operation;
+use redlatch::embed::{Caller, Completion, CompletionQueue, OperationExt, Outcome, Submitted};
 
 use crate::answer::{Answer, Level, Sent, complete, value_of};
 use crate::exit::Waiting;
+use crate::flow;
 use crate::kept::intern;
-use crate::values::{IntoValue, raise};
+use crate::values::raise;
 
-/// Where an answer goes: the queue of an event loop; nowhere means that the calling thread waits
-/// for it.
-pub(crate) type To<'py> = Option<Bound<'py, Queue>>;
+/// Where an answer goes: the queue of an event loop; with None the calling thread waits for it.
+pub(crate) struct To<'py> {
+    py: Python<'py>,
+    queue: Option<Bound<'py, Queue>>,
+}
+
+/// A value for Python.
+pub(crate) type Answered = PyResult<Py<PyAny>>;
+
+impl<'py> FromPyObject<'_, 'py> for To<'py> {
+    type Error = PyErr;
+
+    fn extract(to: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let queue = to.extract()?;
+        Ok(To { py: to.py(), queue })
+    }
+}
+
+impl<'py> To<'py> {
+    /// The calling thread waits.
+    pub(crate) fn thread(py: Python<'py>) -> Self {
+        To { py, queue: None }
+    }
+
+    /// Sends an operation; waits for its answer, after a moment without the GIL, or has it delivered.
+    pub(crate) fn run<T>(self, operation: Operation<T>) -> Answered {
+        self.answer(operation, None, Level::Guarded)
+    }
+
+    /// The same for what is granted. The canceller ends the wait of a thread.
+    pub(crate) fn answer<T>(
+        self,
+        operation: Operation<T>,
+        canceller: Option<&Canceller>,
+        level: Level,
+    ) -> Answered {
+        let py = self.py;
+        if let Some(queue) = self.queue {
+            return deliver(&queue, operation, level);
+        }
+        match wait_for(py, operation.untyped(), canceller)?.unwrap_or_else(Outcome::Failed) {
+            Outcome::Failed(error) if !level.is_no(&error) => Err(Waiting::failed(py, &error)),
+            outcome => value_of(py, outcome, level),
+        }
+    }
+}
 
 /// Answers for event loops and for the dispatcher; `fd` is readable while some wait.
 #[pyclass(frozen, weakref, module = "redlatch._redlatch")]
@@ -188,52 +232,8 @@ impl Drop for Queue {
     }
 }
 
-/// Sends an operation; waits for its answer, after a moment without the GIL, or has it delivered.
-pub(crate) fn run<T>(py: Python<'_>, operation: Operation<T>, to: To<'_>) -> PyResult<Py<PyAny>>
-where
-    T: IntoValue + Send,
-{
-    match to {
-        Some(queue) => deliver(&queue, operation, Level::Guarded),
-        None => answer_of(py, operation, None)?.into_value(py),
-    }
-}
-
-/// Waits on the calling thread; the error also if the operation failed.
-pub(crate) fn answer_of<T: Send>(
-    py: Python<'_>,
-    operation: Operation<T>,
-    canceller: Option<&Canceller>,
-) -> PyResult<T> {
-    wait_for(py, operation, canceller)?.map_err(|error| Waiting::failed(py, &error))
-}
-
-/// Waits on the calling thread: true, or false when the time is over. `keep` leaves what was granted
-/// to the caller.
-pub(crate) fn told<T: Send>(
-    py: Python<'_>,
-    operation: Operation<T>,
-    canceller: Option<&Canceller>,
-    keep: impl FnOnce(T),
-) -> PyResult<bool> {
-    match wait_for(py, operation, canceller)? {
-        Ok(granted) => {
-            // If the handler raises, the caller never learns of the grant, which is released.
-            py.check_signals()?;
-            keep(granted);
-            Ok(true)
-        }
-        Err(error) if error.kind() == ErrorKind::Timeout => Ok(false),
-        Err(error) => Err(Waiting::failed(py, &error)),
-    }
-}
-
 /// Sends an operation for a task: its answer, or what the task has to await for it.
-pub(crate) fn deliver<T>(
-    queue: &Bound<'_, Queue>,
-    operation: Operation<T>,
-    level: Level,
-) -> PyResult<Py<PyAny>> {
+fn deliver<T>(queue: &Bound<'_, Queue>, operation: Operation<T>, level: Level) -> Answered {
     let (py, mut waits) = (queue.py(), None);
     let tag = |ticket| {
         let sent = Sent {
@@ -255,11 +255,11 @@ pub(crate) fn deliver<T>(
 
 /// Waits on the calling thread, after a moment without the GIL. The outer error is what a signal
 /// handler raised, or that nobody may wait any more.
-fn wait_for<T: Send>(
+fn wait_for(
     py: Python<'_>,
-    mut operation: Operation<T>,
+    mut operation: Operation<Outcome>,
     canceller: Option<&Canceller>,
-) -> PyResult<redlatch::Result<T>> {
+) -> PyResult<redlatch::Result<Outcome>> {
     Waiting::refuse_exit(py)?;
     let canceller = canceller.map(|canceller| &canceller.0);
     // With a canceller that was used before, nothing may be sent.
@@ -273,7 +273,7 @@ fn wait_for<T: Send>(
     let result = if interruptible {
         // One may have come in the moment before.
         py.check_signals()?;
-        let mut stops_a_loop = event_loop_runs(py)?;
+        let mut stops_a_loop = flow::event_loop_runs(py)?;
         // The calling thread takes the GIL again only to let Python see a signal; an exception from
         // its handler (KeyboardInterrupt) cancels the operation.
         py.detach(|| {
@@ -294,23 +294,6 @@ fn wait_for<T: Send>(
     };
     drop(waiting);
     result
-}
-
-/// Whether the calling thread runs an event loop of asyncio, whose tasks stand still while it waits.
-fn event_loop_runs(py: Python<'_>) -> PyResult<bool> {
-    let modules = py
-        .import(intern!(py, "sys"))?
-        .getattr(intern!(py, "modules"))?;
-    // What the program has not imported cannot be running.
-    match modules
-        .cast_into::<PyDict>()?
-        .get_item(intern!(py, "asyncio.events"))?
-    {
-        Some(events) => Ok(!events
-            .call_method0(intern!(py, "_get_running_loop"))?
-            .is_none()),
-        None => Ok(false),
-    }
 }
 
 /// A wait for a lock that a task of the same loop holds would never end, and nothing else says why.

@@ -272,14 +272,18 @@ impl Owner {
     }
 }
 
+/// The event loop of the calling thread, if it runs.
+pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
+    let event_loop = Asyncio::of(py)?.running_loop.bind(py).call0()?;
+    Ok(Some(event_loop).filter(|event_loop| !event_loop.is_none()))
+}
+
 /// The task that runs now, if one does.
 pub(crate) fn current_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
-    static ASYNCIO: Kept<Asyncio> = Kept::new();
-    let asyncio = ASYNCIO.get_or_try_init(py, || Asyncio::new(py))?;
-    let event_loop = asyncio.running_loop.bind(py).call0()?;
-    if event_loop.is_none() {
+    let Some(event_loop) = running_loop(py)? else {
         return Ok(None);
-    }
+    };
+    let asyncio = Asyncio::of(py)?;
     match &asyncio.tasks {
         Some(tasks) => tasks.bind(py).get_item(event_loop),
         None => Ok(Some(asyncio.current_task.bind(py).call1((event_loop,))?)
@@ -296,24 +300,22 @@ struct Asyncio {
 }
 
 impl Asyncio {
+    fn of(py: Python<'_>) -> PyResult<&Self> {
+        static ASYNCIO: Kept<Asyncio> = Kept::new();
+        ASYNCIO.get_or_try_init(py, || Asyncio::new(py))
+    }
+
     fn new(py: Python<'_>) -> PyResult<Self> {
         let asyncio = py.import(intern!(py, "asyncio"))?;
-        let tasks = match py.version_info() >= (3, 12) {
-            true => None,
-            false => {
-                let tasks = asyncio
-                    .getattr(intern!(py, "tasks"))?
-                    .getattr(intern!(py, "_current_tasks"));
-                tasks
-                    .ok()
-                    .and_then(|tasks| tasks.cast_into::<PyDict>().ok())
-                    .map(Bound::unbind)
-            }
-        };
+        let tasks = asyncio.getattr(intern!(py, "tasks"))?;
+        let tasks = tasks.getattr(intern!(py, "_current_tasks")).ok();
+        let tasks = tasks
+            .filter(|_| py.version_info() < (3, 12))
+            .and_then(|tasks| tasks.cast_into::<PyDict>().ok());
         Ok(Asyncio {
             running_loop: asyncio.getattr(intern!(py, "_get_running_loop"))?.unbind(),
             current_task: asyncio.getattr(intern!(py, "current_task"))?.unbind(),
-            tasks,
+            tasks: tasks.map(Bound::unbind),
         })
     }
 }

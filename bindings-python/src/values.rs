@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use redlatch::embed::{Scope, Type, all_options, meant, read_count, read_duration};
+use redlatch::embed::{Outcome, Scope, Type, all_options, meant, read_count, read_duration};
 use redlatch::{Error, ErrorKind, LostReason, OptionValue};
 
+use crate::counters::Permit;
+use crate::guard::Guard;
 use crate::kept::Kept;
+use crate::operation::Answered;
 
 /// Converts the core's error into the exception of its kind in `redlatch.exceptions`.
 ///
@@ -56,7 +60,7 @@ pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, what: &str, remedy: &str) ->
 }
 
 /// A short form of a value, for people. Never fails.
-fn shown(value: &Bound<'_, PyAny>) -> String {
+pub(crate) fn shown(value: &Bound<'_, PyAny>) -> String {
     let text = value
         .repr()
         .map(|text| text.to_string_lossy().into_owned())
@@ -273,81 +277,25 @@ pub(crate) fn options() -> Vec<(
 }
 
 /// The result of an operation, as a Python value.
-pub(crate) trait IntoValue {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
-}
-
-impl IntoValue for () {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(py.None())
-    }
-}
-
-impl IntoValue for bool {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(PyBool::new(py, self).to_owned().into_any().unbind())
-    }
-}
-
-impl IntoValue for i64 {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.into_pyobject(py)?.into_any().unbind())
-    }
-}
-
-impl IntoValue for Vec<String> {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.into_pyobject(py)?.unbind())
-    }
-}
-
-impl IntoValue for Vec<redlatch::Holder> {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let row = |holder: redlatch::Holder| {
-            let remaining = holder.remaining.map(|remaining| remaining.as_secs_f64());
-            let process = holder
-                .process
-                .map(|of| (of.client_name, of.language, of.pid, of.host));
-            (holder.owner, holder.count, remaining, process)
-        };
-        let rows: Vec<_> = self.into_iter().map(row).collect();
-        Ok(rows.into_pyobject(py)?.unbind())
-    }
-}
-
-impl IntoValue for redlatch::Permits {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let counts = (self.available, self.limit);
-        Ok(counts.into_pyobject(py)?.into_any().unbind())
-    }
-}
-
-impl IntoValue for redlatch::Guard {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(Py::new(py, crate::guard::Guard::new(self))?.into_any())
-    }
-}
-
-impl IntoValue for redlatch::PlainPermit {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(Py::new(py, crate::counters::Permit::new(self))?.into_any())
-    }
-}
-
-impl IntoValue for redlatch::embed::Outcome {
-    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        use redlatch::embed::Outcome;
-        match self {
-            Outcome::Granted(guard) => guard.into_value(py),
-            Outcome::Forced(deleted) => deleted.into_value(py),
-            Outcome::Inspected(holders) => holders.into_value(py),
-            Outcome::Counted(permits) => permits.into_value(py),
-            Outcome::Taken(permit) => permit.into_value(py),
-            Outcome::Set(set) => set.into_value(py),
-            Outcome::Number(number) => number.into_value(py),
-            Outcome::Closed(names) => names.into_value(py),
-            Outcome::Failed(error) => Ok(exception(py, &error)?.unbind()),
-            _ => Ok(py.None()),
+pub(crate) fn value(py: Python<'_>, outcome: Outcome) -> Answered {
+    match outcome {
+        Outcome::Granted(guard) => Guard::new(guard).into_py_any(py),
+        Outcome::Taken(permit) => Permit::new(permit).into_py_any(py),
+        Outcome::Forced(flag) | Outcome::Set(flag) => flag.into_py_any(py),
+        Outcome::Counted(permits) => (permits.available, permits.limit).into_py_any(py),
+        Outcome::Number(number) => number.into_py_any(py),
+        Outcome::Closed(names) => names.into_py_any(py),
+        Outcome::Inspected(holders) => {
+            let row = |holder: redlatch::Holder| {
+                let remaining = holder.remaining.map(|remaining| remaining.as_secs_f64());
+                let process = holder
+                    .process
+                    .map(|of| (of.client_name, of.language, of.pid, of.host));
+                (holder.owner, holder.count, remaining, process)
+            };
+            let rows: Vec<_> = holders.into_iter().map(row).collect();
+            rows.into_py_any(py)
         }
+        _ => Ok(py.None()),
     }
 }

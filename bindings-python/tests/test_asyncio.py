@@ -406,7 +406,7 @@ def test_a_callback_that_ends_the_loop_leaves_none_of_the_others_untold(name: st
     async def lose() -> None:
         for each in names:
             assert await client.lock(each, on_lost=interrupt).acquire()
-        client._core.close()  # on this thread: when it returns, most losses are in the queue
+        client._core.close(None)  # on this thread: when it returns, most losses are in the queue
         await asyncio.sleep(LIMIT)
 
     loop = asyncio.new_event_loop()

@@ -439,6 +439,10 @@ impl AcquireOptionsExt for AcquireOptions {
 
 /// Methods of [`Operation`] for bindings.
 pub trait OperationExt<T>: Sized {
+    /// The same operation with the answer that a queue gets. A failure may be the outcome or the
+    /// error.
+    fn untyped(self) -> Operation<Outcome>;
+
     /// Has the answer put into `queue` under `tag`, and returns the ticket of the operation at
     /// once: by it the queue can [cancel](CompletionQueue::cancel) it.
     ///
@@ -489,6 +493,10 @@ pub trait OperationExt<T>: Sized {
 }
 
 impl<T> OperationExt<T> for Operation<T> {
+    fn untyped(self) -> Operation<Outcome> {
+        self.finished_by(Ok)
+    }
+
     fn deliver_to<W: Send + 'static>(self, queue: &Arc<CompletionQueue<W>>, tag: W) -> u64 {
         self.send_to(queue, tag)
     }

@@ -414,6 +414,17 @@ impl<T> Operation<T> {
         Self::with(State::Known(outcome), finish)
     }
 
+    /// The same operation with another result.
+    pub(crate) fn finished_by<U>(
+        mut self,
+        finish: impl FnOnce(Outcome) -> Result<U> + Send + Sync + 'static,
+    ) -> Operation<U> {
+        let state = mem::replace(&mut self.state, State::Done);
+        let mut other = Operation::with(state, finish);
+        other.span = self.span.clone();
+        other
+    }
+
     pub(crate) fn failed(error: Error) -> Self {
         Self::known(Outcome::Failed(error), |outcome| match outcome {
             Outcome::Failed(error) => Err(error),

@@ -111,18 +111,6 @@ def holders_of(rows: list[HolderRow]) -> list[Holder]:
     return [Holder(*row[:3], Process(*row[3]) if row[3] else None) for row in rows]
 
 
-def sides(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of both sides of a read-write lock: a reader draws no fencing token."""
-    if "kind" in options:
-        raise InvalidArgumentError(
-            f"invalid_argument: kind is {options['kind']!r}; leave it out: a read-write lock has its own"
-        )
-    return {**options, "kind": "read", "fencing": False, "fencing_expires": False}, {
-        **options,
-        "kind": "write",
-    }
-
-
 def noted(error: BaseException, failure: BaseException) -> bool:
     """Whether the failure of a release is told by a note of what is on its way; else it goes on itself."""
     if isinstance(failure, LockError):
@@ -217,14 +205,13 @@ class BaseName:
         options: dict[str, Any],
         timeout: float | None,
         on_lost: OnLost | None,
-        semaphore: bool = False,
     ) -> None:
         self._client = client
         self._core: _redlatch.Lock
         if isinstance(name, _redlatch.Lock):
             self._core = name
         else:
-            self._core = client._core.lock(name, options, semaphore)
+            self._core = client._core.lock(name, options)
         self._timeout = timeout_of(timeout)
         self._on_lost = self._callback(on_lost)
         self._watched: _redlatch.Hold | None = None
@@ -351,11 +338,7 @@ class BaseSemaphore(BaseName):
         timeout: float | None,
         on_lost: OnLost | None,
     ) -> None:
-        if "kind" in options:
-            raise InvalidArgumentError(
-                f"invalid_argument: kind is {options['kind']!r}; leave it out: a semaphore has its own"
-            )
-        super().__init__(client, name, options, timeout, on_lost, True)
+        super().__init__(client, client._core.semaphore(name, options), {}, timeout, on_lost)
         # The permits that acquire() took, with their number. Any thread or task may give them back.
         self._taken: list[tuple[_redlatch.Guard, int]] = []
 

@@ -81,7 +81,7 @@ _local = original("_thread", "_local")()
 def ask(send: Callable[..., Any], *args: Any) -> Any:
     """Sends a request and waits for its answer: on the thread, or in a greenlet so that its hub can run."""
     if "greenlet" not in _modules or (hub := hub_here()) is None:
-        return send(*args)
+        return send(*args, None)
     return hub.ask(send, *args)
 
 
@@ -97,7 +97,8 @@ def acquire(
     """Acquires for the flow that calls, and waits as `ask` does."""
     if hub := hub_here():
         return hub.acquire(core, wait, lease, token, tied, canceller, permits)
-    return core.acquire(None, wait, lease, token, tied, None, canceller, permits)
+    guard: _redlatch.Guard = core.acquire(None, wait, lease, token, tied, None, canceller, permits)
+    return guard
 
 
 def told(send: Callable[..., Any], *args: object, canceller: _redlatch.Canceller | None) -> bool:

@@ -214,7 +214,7 @@ class OwnedLock(Blocks, BaseLock):
         with its lease.
         """
         if "greenlet" not in _modules:
-            self._core.release(None)
+            self._core.release(None, None)
         else:
             _green.ask(self._core.release, None)
 
@@ -283,7 +283,7 @@ class Grant(BaseGrant):
         self._spend()
         try:
             if "greenlet" not in _modules:
-                self._guard.release()
+                self._guard.release(None)
             else:
                 _green.ask(self._guard.release)
         finally:

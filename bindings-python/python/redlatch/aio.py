@@ -32,7 +32,6 @@ from redlatch._base import (
     decorate,
     holders_of,
     multi,
-    sides,
     timeout_of,
     wait_of_semaphore,
 )
@@ -114,10 +113,8 @@ class Client(BaseClient):
 
         The arguments are those of `lock`, for both sides; `fencing` is for the writer, and `kind` is not taken.
         """
-        read, write = (
-            Lock(self, name, timeout, on_lost, cancel_on_lost, **side) for side in sides(dict(options))
-        )
-        return RWLock(read, write)
+        sides = self._core.rw_lock(name, dict(options))
+        return RWLock(*(Lock(self, side, timeout, on_lost, cancel_on_lost) for side in sides))
 
     def multi_lock(
         self,

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use redlatch::{Error, ErrorKind};
 use redlatch_testing::MemoryServer as Server;
 
@@ -95,15 +96,8 @@ impl MemoryServer {
         this
     }
 
-    #[pyo3(signature = (kind=None, error=None, trace=None, /))]
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        kind: Option<&Bound<'_, PyAny>>,
-        error: Option<&Bound<'_, PyAny>>,
-        trace: Option<&Bound<'_, PyAny>>,
-    ) {
-        let _ = (kind, error, trace);
-        self.stop(py);
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, error: &Bound<'_, PyTuple>) {
+        self.stop(error.py());
     }
 }
