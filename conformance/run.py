@@ -43,38 +43,6 @@ A_MOMENT = 0.005
 SLACK_MS = 8000
 
 
-# The words that the runner does itself; all others are a driver's.
-OWN_WORDS = [
-    "redis",
-    "pause_ms",
-    "settled_ms",
-    "renewed",
-    "waiting",
-    "finish",
-    "serve",
-    "signal",
-    "server",
-    "mark",
-    "commands",
-    "listen",
-    "heard",
-    "levels",
-    "plant",
-    "other",
-    "gone_ms",
-    "remember",
-    "lease_for",
-    "storm",
-    "learnt",
-    "pending",
-    "in_redis",
-    "mix",
-    "dead_place",
-    "in_turn",
-    "hand_over",
-]
-
-
 # How data of each type get to a key.
 OTHERS = {
     "string": ["SET", "{lock}", "somebody's"],
@@ -215,14 +183,14 @@ class Play:
     # ---- the words ----
 
     def step(self, step: dict) -> None:
-        step = dict(step)
-        word = next((word for word in OWN_WORDS if word in step), None)
-        if word:
-            return getattr(self, f"do_{word}")(step)
-        actor = next(name for name in self.drivers if name in step)
-        return self.do_call(actor, step)
+        """The words that have a method here are the runner's; all others are a driver's."""
+        own = next(filter(None, (getattr(self, f"do_{word}", None) for word in step)), None)
+        if own:
+            own(step)
+        else:
+            self.ask(next(name for name in self.drivers if name in step), step)
 
-    def do_call(self, actor: str, step: dict) -> None:
+    def ask(self, actor: str, step: dict) -> None:
         driver = self.drivers[actor]
         if self.expected(actor, step) == "skip":
             return
