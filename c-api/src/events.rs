@@ -1,8 +1,7 @@
 //! The face for event loops: what was started, and what came of it.
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::ptr;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -61,13 +60,14 @@ pub(crate) struct Events {
     queue: Option<Arc<CompletionQueue<Awaited>>>,
     /// Calls under way, and those whose event was not taken, by their tags.
     known: HashMap<u64, Known>,
+    /// The waits among them: the addresses of their handles, and their tags.
+    waits: BTreeSet<(usize, u64)>,
 }
 
 /// Something that is known by its tag.
 struct Known {
     ticket: u64,
     handle: Weak<Handle>,
-    is_wait: bool,
 }
 
 /// Something that becomes an event. Freeing its handle forgets it.
@@ -120,8 +120,8 @@ impl Awaited {
 }
 
 /// The address is that of one handle for as long as something knows it.
-fn is_of(known: &Weak<Handle>, handle: *const Handle) -> bool {
-    ptr::addr_eq(known.as_ptr(), handle)
+fn address(handle: *const Handle) -> usize {
+    handle.cast::<()>().addr()
 }
 
 /// One event, as C gets it.
@@ -167,26 +167,34 @@ impl Events {
     /// Sends an operation whose answer becomes an event.
     fn start<T>(&mut self, awaited: Awaited, operation: Operation<T>) -> Result<()> {
         let queue = self.queue()?;
-        let (tag, handle, is_wait) = (awaited.tag, awaited.handle.clone(), awaited.is_wait());
-        let known = Known {
-            ticket: operation.deliver_to(&queue, awaited),
-            handle,
-            is_wait,
-        };
-        self.known.insert(tag, known);
+        let (tag, handle) = (awaited.tag, awaited.handle.clone());
+        if awaited.is_wait() {
+            self.waits.insert((address(handle.as_ptr()), tag));
+        }
+        let ticket = operation.deliver_to(&queue, awaited);
+        self.known.insert(tag, Known { ticket, handle });
         Ok(())
+    }
+
+    /// Frees a tag, if it still means something of this handle.
+    fn free(&mut self, tag: u64, handle: *const Handle) {
+        self.waits.remove(&(address(handle), tag));
+        let known = self.known.get(&tag).map(|known| known.handle.as_ptr());
+        if known.is_some_and(|known| address(known) == address(handle)) {
+            self.known.remove(&tag);
+        }
     }
 
     /// Cancels a wait; false if its event waits or was taken, or there is none of this tag.
     pub(crate) fn cancel(&mut self, handle: &Arc<Handle>, tag: u64) -> bool {
+        let handle = Arc::as_ptr(handle);
         let (Some(queue), Some(known)) = (&self.queue, self.known.get(&tag)) else {
             return false;
         };
-        let cancelled = known.is_wait
-            && is_of(&known.handle, Arc::as_ptr(handle))
+        let cancelled = self.waits.contains(&(address(handle), tag))
             && queue.cancel(known.ticket) == Cancelled::Yes;
         if cancelled {
-            self.known.remove(&tag);
+            self.free(tag, handle);
         }
         cancelled
     }
@@ -194,11 +202,14 @@ impl Events {
     /// Forgets the waits of a handle that is freed; what they were granted meanwhile is released. A
     /// release goes on.
     pub(crate) fn forget(&mut self, handle: &Arc<Handle>) {
-        let is_its = |known: &Weak<Handle>| is_of(known, Arc::as_ptr(handle));
-        if let Some(queue) = &self.queue {
-            queue.forget_all(|awaited| awaited.is_wait() && is_its(&awaited.handle));
-            let stays = |known: &Known| !(known.is_wait && is_its(&known.handle));
-            self.known.retain(|_, known| stays(known));
+        let of = address(Arc::as_ptr(handle));
+        let waits = self.waits.range((of, 0)..=(of, u64::MAX));
+        let tags: Vec<u64> = waits.map(|(_, tag)| *tag).collect();
+        for tag in tags {
+            if let (Some(queue), Some(known)) = (&self.queue, self.known.get(&tag)) {
+                queue.forget(known.ticket);
+            }
+            self.free(tag, Arc::as_ptr(handle));
         }
     }
 
@@ -223,13 +234,9 @@ impl Events {
         }: Completion<Awaited>,
     ) -> Option<Event> {
         let tag = known.tag;
-        // A loss comes when its tag may mean something newer, and so does the answer to a handle
-        // that was freed.
-        let newest = self.known.get(&tag).map(|newest| &newest.handle);
-        if newest.is_some_and(|newest| is_of(newest, known.handle.as_ptr()))
-            && !matches!(known.what, What::Loss)
-        {
-            self.known.remove(&tag);
+        // When a loss comes, the tag may mean something newer.
+        if !matches!(known.what, What::Loss) {
+            self.free(tag, known.handle.as_ptr());
         }
         let lock = known.handle.upgrade()?.downcast::<redlatch_lock>().ok();
         let kind = match known.what {

@@ -538,7 +538,38 @@ static void many_pending_calls_are_found_by_their_tags(void)
     close_client(client);
 }
 
-MAIN(TEST(many_pending_calls_are_found_by_their_tags), TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(questions_and_changes_are_events),
+static void many_locks_with_pending_calls_are_freed(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:many"), **others;
+    int count = scaled(40000), failed = 0;
+    int64_t began;
+
+    others = calloc((size_t)count, sizeof *others);
+    CHECK(others != NULL);
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    for (int i = 0; i < count; i++) {
+        others[i] = lock_of(client, "c:many");
+        failed += redlatch_lock_acquire_start(others[i], 10 + (uint64_t)i, REDLATCH_FOREVER, 0, (uint64_t)i) != REDLATCH_OK;
+    }
+    CHECK(failed == 0);
+    began = now_ms();
+    for (int i = 0; i < count; i++)
+        redlatch_lock_free(others[i]);
+    CHECK(now_ms() - began < LIMIT_MS); /* 100 s when each looked at all calls */
+    for (int i = 0; i < count; i++) {
+        bool cancelled = true;
+        redlatch_lock_acquire_cancel(lock, (uint64_t)i, &cancelled);
+        failed += cancelled ? 1 : 0;
+    }
+    CHECK(failed == 0);
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    free(others);
+    close_client(client);
+}
+
+MAIN(TEST(many_pending_calls_are_found_by_their_tags), TEST(many_locks_with_pending_calls_are_freed), TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(questions_and_changes_are_events),
      TEST(tokens_are_events), TEST(permits_are_events),
      TEST(a_new_client_connects_when_it_is_used), TEST(closing_is_an_event), TEST(a_loss_is_an_event),
      TEST(a_tag_means_one_thing), TEST(a_freed_lock_gives_no_event),

@@ -251,24 +251,6 @@ impl<T: Send + 'static> CompletionQueue<T> {
         drop(entry);
     }
 
-    /// [Forgets](CompletionQueue::forget) all operations with such tags. Never blocks.
-    pub fn forget_all(&self, mut is_one: impl FnMut(&T) -> bool) {
-        let Some(mut state) = self.state() else {
-            return;
-        };
-        let asked: Vec<_> = state.asked.extract_if(|_, (tag, _)| is_one(tag)).collect();
-        // Not by tickets: all losses have the same.
-        let all = std::mem::take(&mut state.entries).into_iter();
-        let (entries, kept) = all.partition::<VecDeque<_>, _>(|(_, entry)| is_one(&entry.tag));
-        state.entries = kept;
-        if !entries.is_empty() && state.entries.is_empty() {
-            self.clear(&mut state);
-        }
-        drop(state);
-        drop(entries);
-        asked.iter().for_each(|(_, (_, pending))| pending.cancel());
-    }
-
     /// Calls `visit` for the tag of every operation without an answer and of every entry, until it
     /// fails. `visit` must not use the queue.
     ///
@@ -573,27 +555,11 @@ mod tests {
         (1..4).for_each(put);
         queue.forget(1);
         drop(queue.pop());
-        queue.forget_all(|_| true);
+        queue.forget(3);
         put(4);
         queue.close();
         put(5);
         assert_eq!(locked.load(Ordering::SeqCst), 0);
-    }
-
-    #[test]
-    fn a_loss_is_forgotten_by_its_own_tag() {
-        let (queue, told) = counted();
-        [1, 2, 3].into_iter().for_each(|tag| {
-            let lost = Outcome::Lost(LostReason::Deleted);
-            queue.push(0, tag, lost);
-        });
-        queue.forget_all(|tag| *tag == 2);
-        assert_eq!(tags(queue.drain()), [1, 3]);
-        put(&queue, 4);
-        queue.forget_all(|_| true);
-        assert!(queue.is_idle());
-        put(&queue, 5);
-        assert_eq!(told.load(Ordering::SeqCst), 3);
     }
 
     #[test]
@@ -604,7 +570,6 @@ mod tests {
         };
         queue.wake();
         queue.forget(7);
-        queue.forget_all(|_| true);
         assert!(fd.is_readable());
         Ok(())
     }

@@ -313,12 +313,12 @@ async fn a_queue_keeps_the_tag_while_it_is_needed() {
     let guard = lock.acquire().await.unwrap();
     let tags = [1, 2, 3].map(Arc::new);
     let uses = || tags.each_ref().map(Arc::strong_count);
-    for tag in &tags {
-        lock.acquire().deliver_to(&queue, tag.clone());
-    }
+    let tickets = tags
+        .each_ref()
+        .map(|tag| lock.acquire().deliver_to(&queue, tag.clone()));
     eventually("all three wait", || world.client.stats().waiting == 3).await;
     assert_eq!(uses(), [2, 2, 2]);
-    queue.forget_all(|tag| **tag == 2);
+    queue.forget(tickets[1]);
     eventually("one was forgotten", || world.client.stats().waiting == 2).await;
     assert_eq!(uses(), [2, 1, 2]);
     guard.release().await.unwrap();
