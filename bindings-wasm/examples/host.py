@@ -24,6 +24,8 @@ import wasmtime
 CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE = range(1, 9)
 # Values of a call that has succeeded.
 NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER, PARTS = range(9)
+# The kinds of values of options.
+UNSET, MILLIS, BOOL, STRING = range(4)
 # For whom a lock is acquired.
 ONCE, TASK, EXPLICIT = range(3)
 # Questions about a lock.
@@ -67,10 +69,12 @@ def optional(value: str | None) -> bytes:
 
 def value(given: Any) -> bytes:
     if given is None:
-        return b"\0"
+        return bytes([UNSET])
     if isinstance(given, bool):
-        return bytes([2, given])
-    return b"\3" + text(given) if isinstance(given, str) else b"\1" + number(given)
+        return bytes([BOOL, given])
+    if isinstance(given, str):
+        return bytes([STRING]) + text(given)
+    return bytes([MILLIS]) + number(given)
 
 
 def options(given: dict[str, Any]) -> bytes:

@@ -55,9 +55,9 @@ impl<'a> Arguments<'a> {
     /// The value of an option; its numbers are milliseconds or counts.
     pub(crate) fn value(&mut self) -> Result<OptionValue<'a>> {
         Ok(match self.byte()? {
-            1 => OptionValue::Millis(self.number()?),
-            2 => OptionValue::Flag(self.byte()? != 0),
-            3 => OptionValue::Text(self.text()?),
+            given::MILLIS => OptionValue::Millis(self.number()?),
+            given::BOOL => OptionValue::Flag(self.byte()? != 0),
+            given::STRING => OptionValue::Text(self.text()?),
             _ => OptionValue::Unset,
         })
     }
@@ -175,6 +175,15 @@ numbers! {
         PARTS = 8
     }
 
+    /// The kinds of values of options.
+    given {
+        UNSET = 0
+        /// Milliseconds, or another number.
+        MILLIS = 1
+        BOOL = 2
+        STRING = 3
+    }
+
     /// For whom a lock is acquired.
     key {
         /// For the hold alone.
@@ -222,8 +231,12 @@ mod tests {
 
     #[test]
     fn hosts_have_these_numbers() {
-        let (javascript, python) = ("../bindings-node/lib/wasm/host.js", "examples/host.py");
-        for (_, numbers) in NUMBERS {
+        for (group, numbers) in NUMBERS {
+            let javascript = match *group {
+                "given" => "../bindings-node/lib/wasm/bytes.js",
+                _ => "../bindings-node/lib/wasm/host.js",
+            };
+            let python = "examples/host.py";
             let first = numbers[0].1;
             let names: Vec<&str> = numbers.iter().map(|(name, _)| *name).collect();
             let values: Vec<String> = numbers.iter().map(|(_, at)| at.to_string()).collect();

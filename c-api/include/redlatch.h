@@ -956,7 +956,7 @@ redlatch_status redlatch_lock_adopt(redlatch_lock *lock,
  * - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
  *   tag is under way, or an argument is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - REDLATCH_INTERNAL: the process has no descriptor left.
+ * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_adopt_start(redlatch_lock *lock,

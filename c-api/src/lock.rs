@@ -598,7 +598,7 @@ exports! {
     /// - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
     ///   tag is under way, or an argument is NULL.
     /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_INTERNAL: the process has no descriptor left.
+    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
     #[must_use]
     fn redlatch_lock_adopt_start(lock: *mut redlatch_lock, owner: u64, value: *const c_char,
         lease_ms: i64, tag: u64) {

@@ -5,6 +5,9 @@ const { TextDecoder, TextEncoder } = require('#host')
 const encoder = new TextEncoder()
 const decoder = new TextDecoder()
 
+// The kinds of values of options, as in bindings-wasm/src/bytes.rs.
+const [UNSET, MILLIS, BOOL, STRING] = [0, 1, 2, 3]
+
 // The arguments of one call.
 class Arguments {
   #bytes = new Uint8Array(512)
@@ -76,10 +79,10 @@ class Arguments {
 
   // The value of an option.
   value(value) {
-    if (typeof value === 'number') return this.byte(1).number(value)
-    if (typeof value === 'boolean') return this.byte(2).byte(value ? 1 : 0)
-    if (typeof value === 'string') return this.byte(3).text(value)
-    return this.byte(0)
+    if (typeof value === 'number') return this.byte(MILLIS).number(value)
+    if (typeof value === 'boolean') return this.byte(BOOL).byte(value ? 1 : 0)
+    if (typeof value === 'string') return this.byte(STRING).text(value)
+    return this.byte(UNSET)
   }
 
   options(names, values) {
