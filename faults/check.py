@@ -261,12 +261,19 @@ def refused_permits(past: Past, lease: float) -> list[str]:
         if not hold.tried:
             waiting[client_of(hold)].append(hold)
 
+    longest = max((hold.answered - hold.called for hold in past.holds), default=0)
+
     def is_justified(hold: Hold) -> bool:
         if full[hold.permits](hold.called, hold.answered):
             return True
-        before = (other for other in waiting[client_of(hold)] if other.called <= hold.answered)
+        others = waiting[client_of(hold)]
+        first = bisect_left(others, hold.called - longest, key=lambda other: other.called)
+        last = bisect_right(others, hold.answered, key=lambda other: other.called)
         # What it waits for is among the spans.
-        return any(other.answered >= hold.called and full[0](other.called, hold.answered) for other in before)
+        return any(
+            other.answered >= hold.called and full[0](other.called, hold.answered)
+            for other in others[first:last]
+        )
 
     return [
         f"{hold.who} was refused {hold.permits} permits of {hold.name} at {hold.answered}, which were free"

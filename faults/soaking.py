@@ -223,10 +223,11 @@ class Worker:
 
     def end(self) -> Report:
         self.awake.wait(PATIENCE)
+        end = time.monotonic() + 2 * PATIENCE
         for caller in self.callers:
-            caller.begun.wait(PATIENCE)
+            caller.begun.wait(max(0, end - time.monotonic()))
             if not caller.failed:
-                caller.join(2 * PATIENCE)
+                caller.join(max(0, end - time.monotonic()))
         wrong = [caller.failed or "hangs" for caller in self.callers if caller.failed or caller.is_alive()]
         if wrong:
             print(f"{self.who}: {wrong[0]}")

@@ -1,7 +1,6 @@
 // The acts of the fault matrix; see conformance/drivers/README.md. Each is a process of its own.
 import { readSync } from 'node:fs'
 import { setImmediate as tick, setTimeout as sleep } from 'node:timers/promises'
-import { getHeapStatistics } from 'node:v8'
 import { Worker, isMainThread, parentPort, workerData } from 'node:worker_threads'
 import { Client } from 'redlatch'
 import { usage } from './usage.mjs'
@@ -63,15 +62,9 @@ async function works(client) {
   await client.close()
 }
 
-// The usage of the process, memory in KiB; the matrix compares it. V8's own memory comes and goes: of its heap only
-// that counts which is left after a collection, and what a hold needed goes in the turn after the hold.
+// The matrix compares it.
 async function sayResources(when) {
-  gc()
-  await sleep(50)
-  gc()
-  const { memory: resident, threads, files } = usage()
-  const { total_physical_size: heap, used_heap_size: used } = getHeapStatistics()
-  const memory = resident - Math.round((heap - used) / 1024)
+  const { memory, threads, files } = await usage()
   say(`${when} memory=${memory} threads=${threads} descriptors=${files}`)
 }
 

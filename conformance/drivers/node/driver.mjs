@@ -3,7 +3,7 @@ import { createRequire } from 'node:module'
 import { createInterface } from 'node:readline'
 import { Client, LockError, LockLostError } from 'redlatch'
 import { ask } from './counters.mjs'
-import { heap, turn } from './turn.mjs'
+import { turn } from './turn.mjs'
 import { usage } from './usage.mjs'
 
 const require = createRequire(import.meta.url)
@@ -51,7 +51,7 @@ async function perform(request, signal) {
     return {}
   }
   const client = clients.get(request.client)
-  if (request.op === 'usage') return { ...usage(), memory: await heap(), ...client?.stats() }
+  if (request.op === 'usage') return { ...(await usage()), ...client?.stats() }
   if (request.op === 'forget') {
     clients.delete(request.client)
     return {}

@@ -52,13 +52,3 @@ export async function turn(lock, request) {
   const token = hold.fencingToken === undefined ? null : Number(hold.fencingToken)
   return { ...times, token, levels: levels.length + 1, count, sure, kept, until, freed, done: now(), release }
 }
-
-// In kB, when what nobody can reach is gone (node --expose-gc): what a hold needed goes in the turn after the hold. What V8
-// keeps for itself besides comes and goes.
-export async function heap() {
-  globalThis.gc()
-  await sleep(LOOK)
-  globalThis.gc()
-  const { heapUsed, external } = process.memoryUsage()
-  return (heapUsed + external) >> 10
-}

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,8 @@ class Actors:
             except Exception as error:
                 known = self.failure(error)
                 if known is None:
-                    raise
-                reply = known
+                    traceback.print_exc()
+                reply = known or {"status": "error", "text": repr(error)}
             self.running.pop(request["id"], None)
             self.answer(request, reply)
 
