@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from server_rows import TOLD, Play, on
+from server_rows import TOLD, Performance, Play, on
 from world import LEASE_MS, LIMIT_MS, PERMITS, SOON, Cell
 
 # When a copy comes that nobody waits for any more: its time is over by then.
@@ -186,12 +186,15 @@ COMMANDS = [
 ]
 
 
+COPIES: list[Performance] = [
+    ("late copy of an acquire after its release", "nobody holds", copy_finds_nobody),
+    ("late copy of an acquire after its release", "another holds", copy_finds_another),
+    ("late copy of an acquire after its release", "held again", copy_finds_the_next_hold),
+    ("late copy of a release", "another holds", release_finds_another),
+    ("late copy of a release", "held again", release_finds_the_next_hold),
+]
 HOLE_ROWS: list[tuple[str, str, Play]] = [
-    ("late copy of an acquire after its release", "nobody holds", on(copy_finds_nobody)),
-    ("late copy of an acquire after its release", "another holds", on(copy_finds_another)),
-    ("late copy of an acquire after its release", "held again", on(copy_finds_the_next_hold)),
-    ("late copy of a release", "another holds", on(release_finds_another)),
-    ("late copy of a release", "held again", on(release_finds_the_next_hold)),
+    *((row, operation, on(perform)) for row, operation, perform in COPIES),
     ("invalidation of an older hold", "key deleted", on(older(deleted, "lost"))),
     ("invalidation of an older hold", "key touched", on(older(touched, "ok"))),
     ("force-release by the same client", "wait", on(forced_before_its_own_waiters)),

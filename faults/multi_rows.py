@@ -11,16 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import operations
-from hole_rows import (
-    copy_finds_another,
-    copy_finds_nobody,
-    copy_finds_the_next_hold,
-    release_finds_another,
-    release_finds_the_next_hold,
-)
+from hole_rows import COPIES
 from operations import OPERATIONS, UNKNOWN
-from process_rows import killed, killed_while_waiting, stopped_past_its_lease, stopped_within_its_lease
+from process_rows import ALONE, ENDS
 from server_rows import (
+    GOING,
     OWN,
     TOLD,
     TROUBLES,
@@ -182,7 +177,7 @@ def give_back(cell: Several, arm: Arm) -> None:
 
 
 # The operations whose commands are for one name each.
-ALONE = ("re-enter", "release one level", "wait")
+SINGLE = ("re-enter", "release one level", "wait")
 # The operations with one such command.
 OF_ONE = ("wait for the second name", "give back")
 PLAYED: dict[str, Callable[[Any, Arm], None]] = {
@@ -195,7 +190,7 @@ PLAYED: dict[str, Callable[[Any, Arm], None]] = {
 def network(operation: str, action: str, number: int) -> Perform:
     def play(cell: Several) -> None:
         cell.ready("a")
-        cell.alone = cell.alone or operation in (*ALONE, *OF_ONE)
+        cell.alone = cell.alone or operation in (*SINGLE, *OF_ONE)
         cell.commands = 1 if operation in OF_ONE else 2
         operations.play(cell, operation, action, number, PLAYED)
 
@@ -305,7 +300,6 @@ def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]
     ]
     for row, trouble, options in TROUBLES:
         found += [(row, name, several(way(trouble), **options)) for name, way in WAYS.items()]
-    alone: dict[str, Any] = {"own_driver": True}
     others: list[tuple[str, str, Perform, dict[str, Any]]] = [
         ("DEBUG SLEEP 4", "hold", holds(asleep), OWN),
         ("FLUSHALL", "hold", flushed, OWN),
@@ -315,23 +309,10 @@ def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]
         ("server full", "hold, release, acquire", no_room, OWN),
         ("wake-up lost", "wait", waits(wake_up_lost), {}),
         ("pub/sub connection killed", "wait", waits(only_pubsub_killed), OWN),
-        ("closed while the network is away", "hold", closed_while_silent, {}),
-        ("late copy of an acquire after its release", "nobody holds", copy_finds_nobody, {}),
-        ("late copy of an acquire after its release", "another holds", copy_finds_another, {}),
-        ("late copy of an acquire after its release", "held again", copy_finds_the_next_hold, {}),
-        ("late copy of a release", "another holds", release_finds_another, {}),
-        ("late copy of a release", "held again", release_finds_the_next_hold, {}),
-        ("caller cancelled, request black-holed", "acquire", cancelled("hole", 0), {}),
-        ("caller cancelled, reply black-holed", "acquire", cancelled("reply-hole", 0), {}),
-        ("caller cancelled, reply on its way", "acquire", cancelled("delay-reply", 300), {}),
-        ("caller timed out, request black-holed", "acquire", timed_out("hole"), {}),
-        ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole"), {}),
+        *((*performance, {}) for performance in (*COPIES, *GOING)),
         ("caller cancelled", "wait for the second name", gone_while_waiting(cancel), {}),
         ("caller timed out", "wait for the second name", gone_while_waiting(time_out), {}),
-        ("SIGSTOP past the lease", "hold", stopped_past_its_lease, alone),
-        ("SIGSTOP within the lease", "hold", stopped_within_its_lease, alone),
-        ("SIGKILL", "hold", killed, alone),
-        ("SIGKILL", "wait", killed_while_waiting, alone),
+        *((*performance, ALONE) for performance in ENDS),
     ]
     found += [(row, operation, several(perform, **options)) for row, operation, perform, options in others]
     for at, place in enumerate(PLACES):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from typing import Any
 
-from server_rows import Play, on
+from server_rows import Performance, Play, on
 from world import LEASE_MS, SOON, Cell
 
 
@@ -62,13 +62,13 @@ def killed_while_waiting(cell: Cell) -> None:
     cell.gone()
 
 
-def alone(perform: Callable[[Cell], None]) -> Play:
-    return on(perform, own_driver=True, lease_ms=LEASE_MS)
-
-
+ENDS: list[Performance] = [
+    ("SIGSTOP past the lease", "hold", stopped_past_its_lease),
+    ("SIGSTOP within the lease", "hold", stopped_within_its_lease),
+    ("SIGKILL", "hold", killed),
+    ("SIGKILL", "wait", killed_while_waiting),
+]
+ALONE: dict[str, Any] = {"own_driver": True}
 PROCESS_ROWS: list[tuple[str, str, Play]] = [
-    ("SIGSTOP past the lease", "hold", alone(stopped_past_its_lease)),
-    ("SIGSTOP within the lease", "hold", alone(stopped_within_its_lease)),
-    ("SIGKILL", "hold", alone(killed)),
-    ("SIGKILL", "wait", alone(killed_while_waiting)),
+    (row, operation, on(perform, **ALONE)) for row, operation, perform in ENDS
 ]

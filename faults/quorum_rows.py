@@ -10,28 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 import operations
-from hole_rows import (
-    copy_finds_another,
-    copy_finds_nobody,
-    copy_finds_the_next_hold,
-    release_finds_another,
-    release_finds_the_next_hold,
-)
+from hole_rows import COPIES
 from operations import OPERATIONS, UNHEARD, UNKNOWN
-from process_rows import killed, killed_while_waiting, stopped_past_its_lease, stopped_within_its_lease
+from process_rows import ALONE, ENDS
 from server import fields
 from server_rows import (
+    GOING,
     TOLD,
     TROUBLES,
     WAYS,
     Play,
-    cancelled,
-    closed_while_silent,
     flushed_while_waiting,
     lost,
     on,
     only_pubsub_killed,
-    timed_out,
     waits,
     wake_up_lost,
 )
@@ -399,27 +391,16 @@ def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]
             for row, trouble, _ in TROUBLES
             for name, way in WAYS.items()
         ]
-        found += [(f"{row}, {how_many}", operation, voting(perform, at)) for row, operation, perform in GOING]
+        found += [
+            (f"{row}, {how_many}", operation, voting(perform, at)) for row, operation, perform in STRIKING
+        ]
     found += [
         (row, operation, voting(perform, at, **options)) for row, operation, perform, at, options in OTHERS
     ]
     return [(f"quorum: {row}", operation, play) for row, operation, play in found]
 
 
-GOING: list[tuple[str, str, Perform]] = [
-    ("caller cancelled, request black-holed", "acquire", cancelled("hole", 0)),
-    ("caller cancelled, reply black-holed", "acquire", cancelled("reply-hole", 0)),
-    ("caller timed out, request black-holed", "acquire", timed_out("hole")),
-    ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole")),
-    ("late copy of an acquire after its release", "nobody holds", copy_finds_nobody),
-    ("late copy of an acquire after its release", "another holds", copy_finds_another),
-    ("late copy of an acquire after its release", "held again", copy_finds_the_next_hold),
-    ("late copy of a release", "another holds", release_finds_another),
-    ("late copy of a release", "held again", release_finds_the_next_hold),
-    ("server restarted empty", "wait", restarted_while_waiting),
-    ("closed while the network is away", "hold", closed_while_silent),
-]
-ALONE: dict[str, Any] = {"own_driver": True}
+STRIKING = [*GOING, *COPIES, ("server restarted empty", "wait", restarted_while_waiting)]
 OTHERS: list[tuple[str, str, Perform, tuple[int, ...], dict[str, Any]]] = [
     ("key deleted, one of three", "hold", stays(delete), ONE, {}),
     ("key deleted, two of three", "hold", is_lost(delete, "deleted"), TWO, {}),
@@ -436,8 +417,5 @@ OTHERS: list[tuple[str, str, Perform, tuple[int, ...], dict[str, Any]]] = [
     ("server gone, two of three", "hold, acquire", most_gone, TWO, SHORT),
     ("wake-up lost", "wait", waits(wake_up_lost), ALL, {}),
     ("pub/sub connection killed", "wait", waits(only_pubsub_killed), ALL, {}),
-    ("SIGSTOP past the lease", "hold", stopped_past_its_lease, ALL, ALONE),
-    ("SIGSTOP within the lease", "hold", stopped_within_its_lease, ALL, ALONE),
-    ("SIGKILL", "hold", killed, ALL, ALONE),
-    ("SIGKILL", "wait", killed_while_waiting, ALL, ALONE),
+    *((*performance, ALL, ALONE) for performance in ENDS),
 ]

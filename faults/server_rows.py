@@ -340,6 +340,15 @@ def closed_while_silent(cell: Cell) -> None:
     cell.tell("silent", 0)
 
 
+Performance = tuple[str, str, Callable[[Cell], None]]
+GOING: list[Performance] = [
+    ("caller cancelled, request black-holed", "acquire", cancelled("hole", 0)),
+    ("caller cancelled, reply black-holed", "acquire", cancelled("reply-hole", 0)),
+    ("caller cancelled, reply on its way", "acquire", cancelled("delay-reply", 300)),
+    ("caller timed out, request black-holed", "acquire", timed_out("hole")),
+    ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole")),
+    ("closed while the network is away", "hold", closed_while_silent),
+]
 SERVER_ROWS: list[tuple[str, str, Play]] = [
     ("FLUSHALL", "hold", on(flushed, own_server=True)),
     ("FLUSHALL", "wait", on(flushed_while_waiting, own_server=True)),
@@ -366,10 +375,5 @@ SERVER_ROWS: list[tuple[str, str, Play]] = [
     ),
     ("HSET denied", "acquire", on(denied("hset", acquire_is_denied), own_server=True, user="app:secret@")),
     ("PUBLISH denied", "release", on(denied("publish", release_works), own_server=True, user="app:secret@")),
-    ("caller cancelled, request black-holed", "acquire", on(cancelled("hole", 0))),
-    ("caller cancelled, reply black-holed", "acquire", on(cancelled("reply-hole", 0))),
-    ("caller cancelled, reply on its way", "acquire", on(cancelled("delay-reply", 300))),
-    ("caller timed out, request black-holed", "acquire", on(timed_out("hole"))),
-    ("caller timed out, reply black-holed", "acquire", on(timed_out("reply-hole"))),
-    ("closed while the network is away", "hold", on(closed_while_silent)),
+    *((row, operation, on(perform)) for row, operation, perform in GOING),
 ]

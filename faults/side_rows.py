@@ -7,23 +7,18 @@ from typing import Any
 
 from clock_rows import HOUR, back_while_held, by, with_clock
 from hole_rows import (
-    copy_finds_another,
-    copy_finds_nobody,
-    copy_finds_the_next_hold,
+    COPIES,
     denied_halfway,
     forced_before_its_own_waiters,
     full_while_held,
-    release_finds_another,
-    release_finds_the_next_hold,
 )
 from operations import OPERATIONS
-from process_rows import killed, killed_while_waiting, stopped_past_its_lease, stopped_within_its_lease
+from process_rows import ENDS
 from server_rows import (
+    GOING,
     Play,
     acquires,
     asleep,
-    cancelled,
-    closed_while_silent,
     connections_killed,
     flushed,
     flushed_while_waiting,
@@ -41,7 +36,6 @@ from server_rows import (
     silent_for_a_while,
     stopped,
     taken_by_another_type,
-    timed_out,
     waits,
     wake_up_lost,
 )
@@ -102,10 +96,7 @@ def rows_of(side: str, faults: dict[str, tuple[str, int]]) -> list[tuple[str, st
         ("network away for 4 s", "release", releases(silent_for_a_while), here),
         ("wake-up lost", "wait", waits(wake_up_lost), here),
         ("server full", "hold, release, acquire", no_room, own),
-        ("SIGSTOP past the lease", "hold", stopped_past_its_lease, alone),
-        ("SIGSTOP within the lease", "hold", stopped_within_its_lease, alone),
-        ("SIGKILL", "hold", killed, alone),
-        ("SIGKILL", "wait", killed_while_waiting, alone),
+        *((*performance, alone) for performance in ENDS),
     ]
     if side == PERMITS:
         others += more_of_permits(own, here)
@@ -134,16 +125,7 @@ def more_of_permits(
         ("connections refused for 4 s", "hold", holds(refused_for_a_while), here),
         ("pub/sub connection killed", "wait", waits(only_pubsub_killed), own),
         ("server full", "be renewed, release", full_while_held, own),
-        ("late copy of an acquire after its release", "nobody holds", copy_finds_nobody, here),
-        ("late copy of an acquire after its release", "another holds", copy_finds_another, here),
-        ("late copy of an acquire after its release", "held again", copy_finds_the_next_hold, here),
-        ("late copy of a release", "another holds", release_finds_another, here),
-        ("late copy of a release", "held again", release_finds_the_next_hold, here),
-        ("caller cancelled, request black-holed", "acquire", cancelled("hole", 0), here),
-        ("caller cancelled, reply black-holed", "acquire", cancelled("reply-hole", 0), here),
-        ("caller cancelled, reply on its way", "acquire", cancelled("delay-reply", 300), here),
-        ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole"), here),
-        ("closed while the network is away", "hold", closed_while_silent, here),
+        *((*performance, here) for performance in (*COPIES, *GOING)),
         *(("one command of the scripts denied", name, denied_halfway(name), limited) for name in COMMANDS),
     ]
 

@@ -6,17 +6,15 @@ from collections.abc import Callable
 
 from operations import OPERATIONS, play
 from server_rows import (
+    GOING,
     TROUBLES,
     WAYS,
-    cancelled,
-    closed_while_silent,
     flushed,
     flushed_while_waiting,
     forced_by_another,
     forced_by_itself,
     only_pubsub_killed,
     taken_by_another_type,
-    timed_out,
     waits,
     wake_up_lost,
 )
@@ -53,10 +51,5 @@ OTHERS: list[tuple[str, str, Perform]] = [
     ("force-release by another client", "hold", forced_by_another),
     ("wake-up lost", "wait", waits(wake_up_lost)),
     ("pub/sub connection killed", "wait", waits(only_pubsub_killed)),
-    ("caller cancelled, request black-holed", "acquire", cancelled("hole", 0)),
-    ("caller cancelled, reply black-holed", "acquire", cancelled("reply-hole", 0)),
-    ("caller cancelled, reply on its way", "acquire", cancelled("delay-reply", 300)),
-    ("caller timed out, request black-holed", "acquire", timed_out("hole")),
-    ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole")),
-    ("closed while the network is away", "hold", closed_while_silent),
+    *GOING,
 ]
