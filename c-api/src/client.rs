@@ -231,8 +231,7 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_client_ready_start(client: *mut redlatch_client, tag: u64) {
         start(&client, tag, What::Answer(REDLATCH_EVENT_READY), || Ok(client.core.ready()))
     }
@@ -259,8 +258,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
     ///   is under way, or client is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_client_close_start(client: *mut redlatch_client, wait_ms: i64, tag: u64) {
         let limit = client.limit(wait_ms)?;
         start(&client, tag, What::Close(limit), || Ok(client.core.close_within(limit)))
@@ -319,8 +317,7 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_client_event_fd(client: *mut redlatch_client, fd: *mut c_int) {
         fd.needed()?;
         client.refuse_fork()?;

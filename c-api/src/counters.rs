@@ -97,8 +97,7 @@ exports! {
     /// - REDLATCH_INVALID_ARGUMENT: permits is not 1 to 2147483647, wait_ms is out of bounds, or semaphore
     ///   is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     #[must_use]
     wait redlatch_plain_semaphore_acquire(semaphore: *mut redlatch_plain_semaphore, permits: u32,
         wait_ms: i64)
@@ -123,8 +122,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
     ///   semaphore is NULL. The event says that permits is out of bounds.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     #[must_use]
     start redlatch_plain_semaphore_acquire_start;
 
@@ -159,8 +157,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
     ///   permits is out of bounds, the event says.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_plain_semaphore_release_start(semaphore: *mut redlatch_plain_semaphore,
         permits: u32, tag: u64) {
         start(&semaphore, tag, Answer(REDLATCH_EVENT_RELEASE), || Ok(semaphore.release(permits)))
@@ -172,8 +169,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: permits is above 2147483647, or semaphore is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_plain_semaphore_try_set_permits(semaphore: *mut redlatch_plain_semaphore,
         permits: u32; optional set: *mut bool)
         = Answer(REDLATCH_EVENT_SET), semaphore.core.try_set_permits(permits as usize);
@@ -184,8 +180,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
     ///   permits is out of bounds, the event says.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_plain_semaphore_try_set_permits_start;
 
     /// Adds permits, or takes some away if permits is negative; it does not wait for them, so the number
@@ -195,8 +190,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: permits is beyond 2147483647 either way, or semaphore is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_plain_semaphore_add_permits(semaphore: *mut redlatch_plain_semaphore,
         permits: i64; optional now: *mut i64)
         = Answer(REDLATCH_EVENT_NUMBER), semaphore.core.add_permits(permits);
@@ -208,8 +202,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
     ///   permits is out of bounds, the event says.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_plain_semaphore_add_permits_start;
 
     /// Takes all permits that there are. *drained, unless drained is NULL, is how many; a number below 0
@@ -218,8 +211,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: semaphore is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_plain_semaphore_drain(semaphore: *mut redlatch_plain_semaphore;
         optional drained: *mut i64)
         = Answer(REDLATCH_EVENT_NUMBER), semaphore.core.drain();
@@ -230,8 +222,7 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_plain_semaphore_drain_start;
 
     /// Reads how many permits there are. It may change at any time.
@@ -239,8 +230,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     #[must_use]
     ask redlatch_plain_semaphore_available(semaphore: *const redlatch_plain_semaphore;
         needed available: *mut i64)
@@ -252,8 +242,7 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_plain_semaphore_available_start;
 
     /// Makes a latch; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
@@ -285,8 +274,7 @@ exports! {
     /// - REDLATCH_TIMEOUT: wait_ms is over, and the count is above 0.
     /// - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, or latch is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     #[must_use]
     wait redlatch_latch_wait(latch: *mut redlatch_latch, wait_ms: i64)
         = Wait(REDLATCH_EVENT_OPEN), latch.core.wait_within(wait_limit(wait_ms)?) => drop;
@@ -308,8 +296,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
     ///   latch is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     #[must_use]
     start redlatch_latch_wait_start;
 
@@ -326,8 +313,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: count is not 1 to 2147483647, or latch is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_latch_try_set_count(latch: *mut redlatch_latch, count: u32;
         optional set: *mut bool)
         = Answer(REDLATCH_EVENT_SET), latch.core.try_set_count(count as usize);
@@ -338,8 +324,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
     ///   count is out of bounds, the event says.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_latch_try_set_count_start;
 
     /// Counts down by that number. *left, unless left is NULL, is what is left. The count does not get
@@ -348,8 +333,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: by is not 1 to 2147483647, or latch is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_latch_count_down(latch: *mut redlatch_latch, by: u32; optional left: *mut i64)
         = Answer(REDLATCH_EVENT_NUMBER), latch.core.count_down(by as usize);
 
@@ -360,8 +344,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
     ///   by is out of bounds, the event says.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_latch_count_down_start;
 
     /// Reads the count; 0 when the latch is open.
@@ -369,8 +352,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
     /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     #[must_use]
     ask redlatch_latch_count(latch: *const redlatch_latch; needed count: *mut i64)
         = Answer(REDLATCH_EVENT_NUMBER), latch.core.count();
@@ -381,7 +363,6 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_latch_count_start;
 }

@@ -10,8 +10,9 @@
 ///   to come of it;
 /// - `wait`, `cancellable`, `start` and `cancel`: the same for one that can be cancelled.
 ///
-/// The comments of the rows are the manual. cbindgen does not see through a macro: it gets
-/// `EXPORTED`, the same functions without their bodies, from `tests/header.rs`.
+/// The comments of the rows are the manual. `- SERVER` and `- STARTED` stand for the statuses of all
+/// functions that ask the server, and of all that begin something. cbindgen does not see through a
+/// macro: it gets `EXPORTED`, the same functions without their bodies, from `tests/header.rs`.
 macro_rules! exports {
     (@rows [$($text:expr,)*]) => {
         #[cfg(test)]

@@ -436,8 +436,7 @@ exports! {
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
     /// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
     /// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, or lock is NULL.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     #[must_use]
     wait redlatch_lock_acquire(lock: *mut redlatch_lock, owner: u64, wait_ms: i64, lease_ms: i64;
         token: *mut u64)
@@ -464,8 +463,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
     ///   under way, or lock is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     #[must_use]
     start redlatch_lock_acquire_start;
 
@@ -517,8 +515,7 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_lock_release_start(lock: *mut redlatch_lock, owner: u64, tag: u64) {
         start_release(&lock, key(owner), tag)
     }
@@ -530,8 +527,7 @@ exports! {
     /// - REDLATCH_LOST: the lock was lost before.
     /// - REDLATCH_NOT_OWNER: owner does not hold the lock.
     /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or lock is NULL.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_lock_extend(lock: *mut redlatch_lock, owner: u64, lease_ms: i64)
         = Answer(REDLATCH_EVENT_EXTEND), lock.extend(owner, lease_ms)?;
 
@@ -541,8 +537,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
     ///   under way, or lock is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_lock_extend_start;
 
     /// Frees the lock if token is its value, in whatever process it was acquired: for work that is
@@ -553,8 +548,7 @@ exports! {
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
     /// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token, token is not 1 to 512 bytes of
     ///   UTF-8, or an argument is NULL.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_lock_release_token(lock: *mut redlatch_lock, token: *const c_char)
         = Answer(REDLATCH_EVENT_RELEASE_TOKEN), lock.core.release_token(token.text()?);
 
@@ -564,8 +558,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
     ///   argument is NULL. The event says that locks of this kind have no token.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_lock_release_token_start;
 
     /// Takes over the lock if value is its value, whichever process acquired it: owner holds it then, as
@@ -580,8 +573,7 @@ exports! {
     /// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
     /// - REDLATCH_INVALID_ARGUMENT: owner has the lock already, lease_ms is out of bounds, or as for
     ///   redlatch_lock_release_token().
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     #[must_use]
     fn redlatch_lock_adopt(lock: *mut redlatch_lock, owner: u64, value: *const c_char,
         lease_ms: i64, token: *mut u64) {
@@ -597,8 +589,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: lease_ms is out of bounds, value is no UTF-8, an operation with this
     ///   tag is under way, or an argument is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     #[must_use]
     fn redlatch_lock_adopt_start(lock: *mut redlatch_lock, owner: u64, value: *const c_char,
         lease_ms: i64, tag: u64) {
@@ -614,8 +605,7 @@ exports! {
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
     /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
     ///   redlatch_lock_release_token().
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_lock_extend_token(lock: *mut redlatch_lock, token: *const c_char, lease_ms: i64)
         = Answer(REDLATCH_EVENT_EXTEND_TOKEN),
         lock.core.extend_token(token.text()?, millis("lease_ms", lease_ms, "lease")?);
@@ -626,8 +616,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
     ///   redlatch_lock_release_token_start().
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_lock_extend_token_start;
 
     /// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
@@ -636,8 +625,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name; it stays.
     /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_lock_force_release(lock: *mut redlatch_lock; optional deleted: *mut bool)
         = Answer(REDLATCH_EVENT_FORCE_RELEASE), lock.core.force_release();
 
@@ -646,8 +634,7 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_lock_force_release_start;
 
     /// Whether anybody holds the lock now; asks Redis.
@@ -655,8 +642,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
     /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     ask redlatch_lock_is_locked(lock: *mut redlatch_lock; needed locked: *mut bool)
         = Answer(REDLATCH_EVENT_IS_LOCKED), lock.core.is_locked();
 
@@ -665,8 +651,7 @@ exports! {
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     start redlatch_lock_is_locked_start;
 
     /// Asks Redis for the holder of the lock, one of them if it is a read lock. owner receives a text
@@ -679,8 +664,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: the text does not fit into size bytes, or lock is NULL.
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     fn redlatch_lock_holder(lock: *mut redlatch_lock, owner: *mut c_char, size: usize,
         count: *mut u32, remaining_ms: *mut i64) {
         let holder = lock.core.holder().wait()?;
@@ -698,8 +682,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
     /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     fn redlatch_lock_holders(lock: *mut redlatch_lock, function: redlatch_holder_fn,
         user: *mut c_void) {
         tell_all(&lock, function, user, Lock::holders)
@@ -712,8 +695,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
     ///   NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_lock_holders_start(lock: *mut redlatch_lock, function: redlatch_holder_fn,
         user: *mut c_void, tag: u64) {
         let function = function.ok_or_else(|| is_null("function"))?;
@@ -728,8 +710,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: Redis keeps no queue for a lock of this kind, or a semaphore without fair; or
     ///   an argument is NULL.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     fn redlatch_lock_waiters(lock: *mut redlatch_lock, function: redlatch_holder_fn,
         user: *mut c_void) {
         tell_all(&lock, function, user, Lock::waiters)
@@ -741,8 +722,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
     ///   NULL. The event says that the lock is not of the kind fair.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_lock_waiters_start(lock: *mut redlatch_lock, function: redlatch_holder_fn,
         user: *mut c_void, tag: u64) {
         let function = function.ok_or_else(|| is_null("function"))?;

@@ -89,8 +89,7 @@ exports! {
     /// 0 when nobody has set it yet.
     ///
     /// Statuses:
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     /// - REDLATCH_FOREIGN_KIND: the name has other data.
     /// - REDLATCH_INVALID_ARGUMENT: it is no semaphore, or it is NULL.
     #[must_use]
@@ -109,8 +108,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
     ///   NULL.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_semaphore_permits_start(semaphore: *mut redlatch_lock,
         function: redlatch_permits_fn, user: *mut c_void, tag: u64) {
         let of_core = semaphore.as_semaphore()?;
@@ -123,8 +121,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: limit is above 2147483647, it is no semaphore, or it is NULL.
     /// - REDLATCH_FOREIGN_KIND: the name has other data.
-    /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-    ///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+    /// - SERVER
     #[must_use]
     fn redlatch_semaphore_set_permits(semaphore: *mut redlatch_lock, limit: u32) {
         semaphore.as_semaphore()?.set_permits(limit as usize).wait().map(drop)
@@ -136,8 +133,7 @@ exports! {
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
     ///   NULL. The event says that limit is above 2147483647.
-    /// - REDLATCH_FORKED: the client belongs to the parent process.
-    /// - REDLATCH_UNAVAILABLE: the process has no descriptor left.
+    /// - STARTED
     fn redlatch_semaphore_set_permits_start(semaphore: *mut redlatch_lock, limit: u32, tag: u64) {
         let (of_core, nobody) = (semaphore.as_semaphore()?, User(ptr::null_mut()));
         start(&semaphore, tag, What::Permits(None, nobody), || {

@@ -21,6 +21,20 @@ const SOURCES: &[(&str, &[&str])] = &[
     ("status", &[]),
 ];
 
+/// What stands for statuses that many functions have, and the statuses.
+const STATUSES: &[(&str, &str)] = &[
+    (
+        " * - SERVER\n",
+        " * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,\n \
+         *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: \"Statuses of the server\" at the top.\n",
+    ),
+    (
+        " * - STARTED\n",
+        " * - REDLATCH_FORKED: the client belongs to the parent process.\n \
+         * - REDLATCH_UNAVAILABLE: the process has no descriptor left.\n",
+    ),
+];
+
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -167,7 +181,10 @@ fn made() -> String {
         }
         _ => format!("{line}\n"),
     });
-    one_liners(&mended.collect::<String>())
+    let text = one_liners(&mended.collect::<String>());
+    STATUSES
+        .iter()
+        .fold(text, |text, (short, all)| text.replace(short, all))
 }
 
 #[test]
