@@ -241,10 +241,6 @@ def waits(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
 WAYS = {"acquire": acquires, "hold": holds, "release": releases, "wait": waits}
 
 
-def each_way(row: str, trouble: Callable[[Cell], None], **options: Any) -> list[tuple[str, str, Play]]:
-    return [(row, name, on(way(trouble), **options)) for name, way in WAYS.items()]
-
-
 def wake_up_lost(cell: Cell) -> None:
     cell.tell("mute", 1)
 
@@ -358,13 +354,11 @@ SERVER_ROWS: list[tuple[str, str, Play]] = [
     ("force-release by another client", "hold", on(forced_by_another)),
     ("server restarted empty", "hold", on(restarted_empty, own_server=True)),
     ("server restarted empty", "wait", on(restarted_while_waiting, own_server=True)),
-    *each_way("server stopped for 4 s", stopped, own_server=True),
-    *each_way("CLIENT PAUSE", paused, own_server=True),
-    *each_way("DEBUG SLEEP 4", asleep, own_server=True),
-    *each_way("SCRIPT FLUSH", scripts_flushed, own_server=True),
-    *each_way("all connections killed", connections_killed),
-    *each_way("network away for 4 s", silent_for_a_while),
-    *each_way("connections refused for 4 s", refused_for_a_while),
+    *(
+        (row, name, on(way(trouble), **options))
+        for row, trouble, options in (*TROUBLES, ("DEBUG SLEEP 4", asleep, OWN))
+        for name, way in WAYS.items()
+    ),
     ("wake-up lost", "wait", on(waits(wake_up_lost))),
     ("pub/sub connection killed", "wait", on(waits(only_pubsub_killed), own_server=True)),
     ("server full", "hold, release, acquire", on(no_room, own_server=True)),
