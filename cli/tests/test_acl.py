@@ -137,6 +137,7 @@ def test_no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDLATCH_URL")
     done = run("acl", "orders:*")
     assert done.stdout.startswith(
-        "ACL SETUSER app reset on >password resetchannels ~orders:* &redisson_lock__channel:{orders:* +eval "
+        "ACL SETUSER app reset on >password resetchannels ~orders:* ~{orders:*:redlatch:crowd &redisson_lock__channel:{orders:* "
+        "&redisson_lock__channel:{orders:*:* +eval "
     )
     assert done.stdout.count("\n") == 1

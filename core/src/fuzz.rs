@@ -45,6 +45,7 @@ fn ops() -> Vec<Op> {
         queues: false,
         steal: false,
         mark: None,
+        place: None,
         earlier: Vec::new(),
     };
     let release = |remaining| Op::Release {
@@ -55,6 +56,7 @@ fn ops() -> Vec<Op> {
         ttl,
         lesson: None,
         unmark: false,
+        place: None,
     };
     let renewal = || Renewal {
         name: name(),

@@ -386,6 +386,7 @@ fn lost_reasons() -> String {
 fn rights() -> String {
     let base = access(&BASE).replace(" &", " resetchannels &");
     let [sides, mark] = [Part::ReadWrite, Part::WriterPreference].map(|part| access(&[part]));
+    let crowd = access(&[Part::Crowd]);
     let [fair, permits, fair_permits] =
         [Part::Fair, Part::Semaphore, Part::FairSemaphore].map(|part| access(&[part]));
     let [counters, newer, sentinel] =
@@ -398,6 +399,7 @@ fn rights() -> String {
          ```\n{USER} {base}\nACL SETUSER app {newer}\n```\n\n\
          Add by `ACL SETUSER app ...`:\n\n\
          - **The kinds `article` and `redis-semaphore`**: write `lock:orders` and `mutex:orders` in place of each `orders` above.\n\
+         - **[Crowds](cost.md#a-crowd-at-one-name)**, for the kinds `reentrant` and `simple`: `{crowd}`. Without them each release wakes all waiters.\n\
          - **Read-write locks**: `{sides}`, with `writer_preference` also `{mark}`.\n\
          - **Fair locks**: `{fair}`.\n\
          - **Semaphores**: `{permits}`, with the option `fair` also `{fair_permits}`.\n\

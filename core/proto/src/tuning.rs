@@ -252,6 +252,17 @@ pub const REFUSAL_GAP: Duration = Duration::from_secs(10);
 /// How many different refusals are watched at a time.
 pub const REFUSALS: usize = 8;
 
+// Crowds
+
+/// The places of a crowd go when nobody has asked for one for so long: longer than any recheck.
+pub(crate) const CROWD_KEPT: Duration = Duration::from_secs(300);
+
+/// A large crowd asks this often, on average, whether its first one has been woken in vain.
+pub(crate) const CROWD_LOOK: Duration = Duration::from_millis(50);
+
+/// A waiter in a crowd looks this much later than others do at most, however large the crowd is.
+pub(crate) const CROWD_LOOK_LATEST: Duration = Duration::from_secs(100);
+
 // Drivers: connections, channels, the end
 
 /// The first and the longest pause between two attempts to connect.

@@ -89,6 +89,7 @@ fn acquire(text: &str) -> Op {
         queues: false,
         steal: false,
         mark: None,
+        place: None,
         earlier: Vec::new(),
     }
 }
@@ -466,6 +467,7 @@ fn release(text: &str) -> Op {
         ttl: LEASE,
         lesson: None,
         unmark: false,
+        place: None,
     }
 }
 

@@ -105,6 +105,7 @@ const COMMANDS: &[Command] = commands! {
     "ZADD" -4 Writes zadd;
     "ZREM" -3 Writes zrem;
     "ZSCORE" 3 Reads zscore;
+    "ZRANK" 3 Reads zrank;
     "ZCARD" 2 Reads |data, args| Ok(Reply::count(data.sorted(arg(args, 0))?.len()));
     "ZCOUNT" 4 Reads zcount;
     "ZRANGE" -4 Reads zrange;
@@ -698,6 +699,12 @@ fn zrem(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
 fn zscore(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
     let members = data.sorted(arg(args, 0))?;
     Ok(score(members, arg(args, 1)).map_or(Reply::Nil, Reply::Double))
+}
+
+fn zrank(data: &mut Data<'_>, args: &[Vec<u8>]) -> Answer {
+    let members = data.sorted(arg(args, 0))?;
+    let at = members.iter().position(|(_, of)| of == arg(args, 1));
+    Ok(at.map_or(Reply::Nil, Reply::count))
 }
 
 /// Whether a score lies between two bounds; one behind `(` is not in it.

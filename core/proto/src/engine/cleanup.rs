@@ -33,6 +33,8 @@ pub(super) struct Cleanup {
     form: Form,
     /// Its owner may have noted that it waits to write.
     marked: bool,
+    /// As of the release (`Op::Release`).
+    place: Option<OwnerId>,
     /// It is in flight, or waits until others are answered.
     under_way: bool,
     /// The not-after of an acquire copy that may still run. Another release follows after it.
@@ -47,8 +49,8 @@ pub(super) struct Cleanup {
 impl Cleanup {
     fn op(&self, owner: OwnerId) -> Op {
         let mut op = release_of(self.name.clone(), owner, self.form.clone());
-        if let Op::Release { unmark, .. } = &mut op {
-            *unmark = self.marked;
+        if let Op::Release { unmark, place, .. } = &mut op {
+            (*unmark, *place) = (self.marked, self.place);
         }
         op
     }
@@ -77,6 +79,8 @@ pub(super) struct Left {
     pub(super) lease: Duration,
     /// Its owner may have noted that it waits to write.
     pub(super) marked: bool,
+    /// Whether a crowd may wait for it, and the place in it that its owner leaves.
+    pub(super) place: Option<OwnerId>,
 }
 
 /// A release that a server has confirmed at this moment. The server that takes its place may not
@@ -165,6 +169,7 @@ impl Cleanups {
             form,
             lease,
             marked: false,
+            place: None,
         };
         self.confirmed.push_back(Confirmed(now, left));
         let is_old = |kept: &VecDeque<Confirmed>| {
@@ -222,6 +227,7 @@ impl Cleanups {
             name: left.name,
             form: left.form,
             marked: left.marked,
+            place: left.place,
             under_way: false,
             again_at,
             retry: None,

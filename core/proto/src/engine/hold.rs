@@ -1,5 +1,6 @@
 //! One hold: its levels, how long it can be trusted, and when it needs attention.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub(super) struct Hold {
     pub(super) must_end: Maybe,
     /// Whether only a release or the end of its lease ends it.
     pub(super) lingers: bool,
+    /// The place of this client in a crowd, which ends with this hold.
+    pub(super) place: Option<NonZeroU64>,
     /// Counts the looks that found the lock unchanged, after a change of the lock's key. A renewal
     /// without such a look lowers it.
     pub(super) harmless: u8,
@@ -108,6 +111,7 @@ impl Hold {
                 .map(|most| sent.after(timing::trusted(most)))
                 .into(),
             lingers: terms.linger,
+            place: None,
             harmless: 0,
             own_harmless: 0,
             look: false,

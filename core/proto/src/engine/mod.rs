@@ -18,6 +18,7 @@ mod cleanup;
 mod closing;
 mod context;
 mod counting;
+mod crowd;
 mod errors;
 mod exclusive;
 mod expired;
@@ -44,6 +45,7 @@ mod waiter;
 mod watchdog;
 mod work;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -630,8 +632,28 @@ impl Engine {
             form: form.clone(),
             lease,
             marked: false,
+            place: None,
         };
         self.begin_cleanup(left, alive_until);
+    }
+
+    /// None of this client's callers waits: its place in the crowd is given up. It has another one when
+    /// they come again. Where the lock is free, the next place is told.
+    fn leave_crowd(&mut self, name: &Name) {
+        let (owner, next) = (self.cx.next_owner(), self.cx.next_owner());
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        queue.crowd.ahead = None;
+        let left = Left {
+            name: name.clone(),
+            owner,
+            form: Form::default(),
+            lease: timing::LOOK,
+            marked: false,
+            place: queue.crowd.place.replace(next),
+        };
+        self.begin_cleanup(left, None);
     }
 
     /// Removes what a waiter may have left at the server.
@@ -639,7 +661,19 @@ impl Engine {
         self.begin_cleanup(waiter.left(), waiter.unsettled);
     }
 
-    fn begin_cleanup(&mut self, left: Left, alive_until: Option<Moment>) {
+    /// The place in a crowd that ends with the lock of this owner. Where this client knows of a crowd, its
+    /// first one is woken anyway, as `NOBODY` has a place.
+    fn place_of(&self, name: &Name, owner: OwnerId, form: &Form) -> Option<OwnerId> {
+        let queue = self.names.queues.get(name);
+        let queue = queue.filter(|_| form.kind.layout().crowds());
+        let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);
+        let own = self.holds.get(&owner).and_then(|hold| hold.place);
+        own.map(NonZeroU64::get).or(known)
+    }
+
+    fn begin_cleanup(&mut self, mut left: Left, alive_until: Option<Moment>) {
+        let place = self.place_of(&left.name, left.owner, &left.form);
+        left.place = left.place.or(place);
         // The lock with this token, if there is one, belongs to a later attempt.
         let used = |token: &Arc<str>| self.view().is_token_used(&left.name, token);
         if left.form.token.as_ref().is_some_and(used) {
@@ -716,6 +750,14 @@ impl Engine {
         if !queue.channel.takes(now) {
             queue.turn.passed(now);
         } else if topic == Topic::Lock {
+            return;
+        }
+        if queue.waiters.is_empty() && queue.crowd.topic() == Some(topic) {
+            // The release of a hold wakes the next one.
+            if queue.holds().is_empty() {
+                self.leave_crowd(name);
+                self.advance(name);
+            }
             return;
         }
         let head = queue

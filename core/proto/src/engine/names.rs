@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::channel::Channel;
 use super::context::Context;
+use super::crowd::Crowd;
 use super::hold::{Hold, Phase};
 use super::holds::Holds;
 use super::interface::{Output, RequestId};
@@ -106,7 +107,15 @@ impl WaitQueue {
         other.waiting.refused = None;
         other.waiting.has_places = false;
         other.waiting.has_tries = false;
+        if !other.waiting.channel.wanted {
+            other.waiting.crowd = Crowd::NONE;
+        }
         self.tidy(rooms);
+    }
+
+    /// Whether this client hears what is told to its place in a crowd.
+    pub(super) fn hears_place(&self) -> bool {
+        self.channel.confirmed && self.crowd.topic() == Some(self.channel.topic)
     }
 
     /// Whether nobody needs the name any more.
@@ -152,6 +161,10 @@ impl WaitQueue {
             let until = now.after(tuning::OWN_MESSAGE);
             self.channel
                 .expect(u8::try_from(messages).unwrap_or(u8::MAX), until);
+        }
+        if self.crowd.place.is_some() {
+            // The next one is told that it is its turn.
+            return;
         }
         let handed = self.run.has_handed_over();
         let last = handed && self.run.is_over(now, handovers);
@@ -248,6 +261,7 @@ pub(super) struct Waiting {
     pub(super) run: Run,
     pub(super) channel: Channel,
     pub(super) turn: Turn,
+    pub(super) crowd: Crowd,
     /// When the last try was planned that an invalidation caused.
     pub(super) hinted: Option<Moment>,
     /// How many tries in vain were caused by invalidations, less the other tries in vain.
@@ -277,6 +291,7 @@ impl Idle for Waiting {
         run: Run::NONE,
         channel: Channel::NONE,
         turn: Turn::NONE,
+        crowd: Crowd::NONE,
         hinted: None,
         hints: 0,
         refused: None,
@@ -536,7 +551,8 @@ impl Names {
         else {
             return;
         };
-        if queue.hints >= tuning::HINTED_TRIES_IN_VAIN {
+        // In a crowd the first one looks.
+        if queue.crowd.is_behind() || queue.hints >= tuning::HINTED_TRIES_IN_VAIN {
             return;
         }
         let Some(id) = queue.waiters.front().copied() else {
@@ -668,6 +684,7 @@ impl Names {
             self.channels -= 1;
         }
         let Channel { topic, .. } = std::mem::take(&mut queue.channel);
+        queue.crowd = Crowd::NONE;
         cx.out.push(Output::Unsubscribe(name.clone(), topic));
         self.drop_queue(name);
         self.arm_channels(cx);

@@ -14,6 +14,7 @@ pub(super) fn release_of(name: Name, owner: OwnerId, form: Form) -> Op {
         ttl: Duration::ZERO,
         lesson: None,
         unmark: false,
+        place: None,
     }
 }
 

@@ -106,6 +106,13 @@ impl Jitter {
         self.between(most / 2, most)
     }
 
+    /// How much later a waiter looks that has so many before it in a crowd. Together they look once in
+    /// [`tuning::CROWD_LOOK`], as long as they are not too many.
+    pub(super) fn in_crowd(&mut self, ahead: u32) -> Duration {
+        let most = tuning::CROWD_LOOK.saturating_mul(ahead.saturating_mul(2));
+        self.between(Duration::ZERO, most.min(tuning::CROWD_LOOK_LATEST))
+    }
+
     /// `time`, spread by up to a tenth either way, so that waiters in many processes do not act at
     /// the same time.
     pub(super) fn spread(&mut self, time: Duration) -> Duration {

@@ -113,6 +113,11 @@ impl Turn {
         }
     }
 
+    /// Whether several others may want the lock. The first release that this client hears tells of one.
+    pub(super) fn has_rivals(&self) -> bool {
+        self.contended || self.heard > 1
+    }
+
     /// When the turn of the others ends, if it has not ended yet.
     pub(super) fn of_others(&self, now: Moment) -> Option<Moment> {
         self.others.filter(|end| *end > now)

@@ -66,6 +66,10 @@ pub(super) struct Waiter {
     pub(super) marked: bool,
     /// The holds of its own client that blocked it when its call was sent.
     pub(super) behind_own: Vec<OwnerId>,
+    /// Whether its own timer causes its next try.
+    pub(super) due: bool,
+    /// The place in a crowd that its last try asked for.
+    pub(super) in_crowd: Option<OwnerId>,
 }
 
 /// Whether a waiter asks that need not be the head of its queue: a reader, or one that has a place in
@@ -119,6 +123,8 @@ impl Waiter {
             stands_back: None,
             marked: false,
             behind_own: Vec::new(),
+            due: false,
+            in_crowd: None,
         }
     }
 
@@ -130,6 +136,7 @@ impl Waiter {
             form: self.form.clone(),
             lease: self.lease(),
             marked: self.marked,
+            place: None,
         }
     }
 
@@ -243,6 +250,7 @@ impl Waiter {
             queues: !self.once(),
             steal: self.terms.steal,
             mark,
+            place: None,
         }
     }
 

@@ -106,6 +106,7 @@ mod tests {
             ttl: Duration::ZERO,
             lesson: None,
             unmark: false,
+            place: None,
         };
         OutgoingCall {
             call,

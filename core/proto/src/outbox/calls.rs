@@ -663,6 +663,7 @@ mod tests {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         };
         OutgoingCall {
             call,

@@ -242,6 +242,7 @@ mod tests {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         };
         let mut window = ConcurrencyLimiter::new();
         window.push(

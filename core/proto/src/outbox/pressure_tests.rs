@@ -69,6 +69,7 @@ impl Pressure {
                 ttl: Duration::ZERO,
                 lesson: None,
                 unmark: false,
+                place: None,
             },
             _ => {
                 let (count, lease, fencing, replicas) = (1, limit * 10, Fencing::Off, 0);
@@ -86,6 +87,7 @@ impl Pressure {
                     queues: false,
                     steal: false,
                     mark: None,
+                    place: None,
                 }
             }
         };

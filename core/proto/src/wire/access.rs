@@ -1,8 +1,8 @@
 //! What a server's user has to be allowed (ACL), for locks whose names match a pattern.
 
 use super::names::{
-    channel, held_keys, learnt_key, permit_queue_keys, queue_keys, taken_key, timeout_prefix,
-    token_key, writer_mark_key,
+    channel, crowd_key, held_keys, learnt_key, permit_queue_keys, queue_keys, taken_key,
+    timeout_prefix, token_key, writer_mark_key,
 };
 use super::{Kind, Layout, Topic};
 
@@ -13,6 +13,8 @@ pub enum Part {
     Lock,
     /// The counter of fencing tokens.
     Fencing,
+    /// The places of a crowd. Without them, all its clients are woken by each release.
+    Crowd,
     Fair,
     ReadWrite,
     /// The mark of a writer that waits.
@@ -36,7 +38,7 @@ impl Part {
     /// What locks of this kind need besides.
     pub fn of(kind: Kind) -> &'static [Part] {
         match kind.layout() {
-            Layout::Hash | Layout::Plain => &[],
+            Layout::Hash | Layout::Plain => &[Part::Crowd],
             Layout::Learning => &[Part::Adaptive],
             Layout::Read | Layout::Write => &[Part::ReadWrite],
             Layout::Permits => &[Part::Semaphore],
@@ -51,6 +53,7 @@ impl Part {
         let keys = match self {
             Part::Lock => vec![names.to_owned()],
             Part::Fencing => vec![token_key(names)],
+            Part::Crowd => vec![crowd_key(names)],
             Part::Fair => queue_keys(names).into(),
             Part::ReadWrite => vec![own("*:rwlock_timeout:*")],
             Part::WriterPreference => vec![writer_mark_key(names)],
@@ -70,7 +73,7 @@ impl Part {
         let of = |topic| channel(topic, names);
         let channels = match self {
             Part::Lock => vec![of(Topic::Lock)],
-            Part::Fair => vec![of(Topic::Lock) + ":*"],
+            Part::Crowd | Part::Fair => vec![of(Topic::Lock) + ":*"],
             Part::ReadWrite => vec![of(Topic::ReadWrite)],
             Part::Semaphore => vec![of(Topic::Semaphore)],
             Part::Counter => vec![of(Topic::Semaphore), of(Topic::Latch)],
@@ -91,6 +94,7 @@ impl Part {
                  +exists +mget"
             }
             Part::Fencing | Part::Adaptive => "",
+            Part::Crowd => "+zadd +zrem +zrange +zrank",
             Part::Fair => {
                 "+lindex +lpos +lrange +lpush +rpush +lpop +lrem +lset +zscore +zadd +zrem"
             }

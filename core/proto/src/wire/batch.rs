@@ -68,6 +68,7 @@ impl BatchKey {
                 lease,
                 fencing: Fencing::Off,
                 replicas: 0,
+                place: None,
                 ..
             } => Some(BatchKey::Acquire(shape, whole_ms(*lease))),
             Op::Release {
@@ -75,6 +76,7 @@ impl BatchKey {
                 remaining: 0,
                 lesson: None,
                 unmark: false,
+                place: None,
                 ..
             } if verbs(Topic::Lock, name, publish) == CLASSIC => {
                 Some(BatchKey::Release(shape, Spelling::of(name)))
@@ -249,6 +251,7 @@ mod tests {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         }
     }
 
@@ -261,6 +264,7 @@ mod tests {
             ttl: Duration::ZERO,
             lesson: None,
             unmark: false,
+            place: None,
         }
     }
 

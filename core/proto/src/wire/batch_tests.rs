@@ -41,6 +41,7 @@ fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
         queues: false,
         steal: false,
         mark: None,
+        place: None,
     }
 }
 
@@ -54,6 +55,7 @@ fn release(kind: Kind, name: &Name, owner: u64) -> Op {
         ttl: Duration::ZERO,
         lesson: None,
         unmark: false,
+        place: None,
     }
 }
 

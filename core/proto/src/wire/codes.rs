@@ -27,6 +27,7 @@ codes! {
     CHANGED = 11;
     SUPERSEDED = 12;
     VAIN = 13;
+    PARKED = 14;
     // What was done may not be published. More than can hear of it.
     DENIED = 1 << 31;
     // In a batch, the result of one lock. Other values there: a time or a count if not negative, -1
@@ -42,6 +43,9 @@ codes! {
     // How long a place in a queue is kept, in ms.
     #[allow(dead_code)] // only the scripts use it
     KEPTPLACE = tuning::PLACE_KEPT.as_millis() as i64;
+    // How long the places of a crowd stay after the last one was asked for, in ms.
+    #[allow(dead_code)] // only the scripts use it
+    KEPTCROWD = tuning::CROWD_KEPT.as_millis() as i64;
     // How long the marker of a counter's last change stays, in ms.
     #[allow(dead_code)] // only the scripts use it
     MARKED = tuning::MARKER_LIFE.as_millis() as i64;

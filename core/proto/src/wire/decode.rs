@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::value::Value;
 
 use super::codes::{
-    ACQUIRED, BUSY, CHANGED, COUNTED, DELETED, DENIED, FORCED, FOREIGN, GONE, HOLDER, KEPT,
+    ACQUIRED, BUSY, CHANGED, COUNTED, DELETED, DENIED, FORCED, FOREIGN, GONE, HOLDER, KEPT, PARKED,
     RELEASED, RENEWED, STALE, STOLEN, SUPERSEDED, VAIN,
 };
 use super::script::{Script, script, whole_ms};
@@ -107,6 +107,10 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
         },
         (Op::Acquire { .. }, VAIN, [ttl]) => Reply::Vain {
             ttl: remaining(ttl)?,
+        },
+        (Op::Acquire { place: Some(_), .. }, PARKED, [ttl, ahead]) => Reply::Parked {
+            ttl: remaining(ttl)?,
+            ahead: u32::try_from(int(ahead)?).ok()?,
         },
         (Op::Acquire { .. } | Op::HandOver { .. } | Op::Release { .. }, GONE, [why]) => {
             Reply::Gone(gone(int(why)?)?)
@@ -295,6 +299,7 @@ mod tests {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         }
     }
 
@@ -307,6 +312,7 @@ mod tests {
             ttl: Duration::from_secs(1),
             lesson: None,
             unmark: false,
+            place: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::value::Value;
 
 use super::codes::{
-    ACQUIRED, ALONE, BUSY, CHANGED, COUNTED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED,
+    ACQUIRED, ALONE, BUSY, CHANGED, COUNTED, FORCED, FOREIGN, GONE, HOLDER, KEPT, PARKED, RELEASED,
     RENEWED, STALE, SUPERSEDED, TAKEN, VAIN,
 };
 use super::script::whole_ms;
@@ -61,6 +61,13 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
         }
         (_, Reply::Busy { ttl }) => long(BUSY, vec![ttl.map_or(Value::Int(-1), millis)]),
         (_, Reply::Vain { ttl }) => long(VAIN, vec![ttl.map_or(Value::Int(-1), millis)]),
+        (_, Reply::Parked { ttl, ahead }) => long(
+            PARKED,
+            vec![
+                ttl.map_or(Value::Int(-1), millis),
+                Value::Int((*ahead).into()),
+            ],
+        ),
         (Op::Release { remaining: 0, .. }, Reply::Gone(why)) => Value::Array(vec![
             Value::Int(0),
             Value::Int(GONE),

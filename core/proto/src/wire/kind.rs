@@ -190,6 +190,11 @@ impl Layout {
         }
     }
 
+    /// Whether its waiters have places in a crowd.
+    pub fn crowds(self) -> bool {
+        matches!(self, Layout::Hash | Layout::Plain)
+    }
+
     /// The channel on which an owner that waits hears that it may be its turn.
     pub fn heard_by(self, owner: OwnerId) -> Topic {
         match self {

@@ -149,6 +149,7 @@ pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op 
         queues: false,
         steal: false,
         mark: None,
+        place: None,
     }
 }
 
@@ -165,6 +166,7 @@ pub(super) fn release(remaining: u32) -> Op {
         ttl: LEASE,
         lesson: None,
         unmark: false,
+        place: None,
     }
 }
 
@@ -261,6 +263,7 @@ fn the_data_are_those_that_redisson_leaves() {
         queues: false,
         steal: false,
         mark: None,
+        place: None,
     };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else {
         panic!("not busy")
@@ -473,6 +476,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         };
         live.run(&op);
     }
@@ -530,6 +534,7 @@ fn a_renewal_is_for_owners_of_several_connections() {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         });
         live.cmd::<()>("PEXPIRE", &[name, "5000"]);
     }
@@ -704,6 +709,7 @@ fn odd_names_work_as_well() {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         };
         assert!(is_acquired(&live.run(&take)));
         let free = Op::Release {
@@ -714,6 +720,7 @@ fn odd_names_work_as_well() {
             ttl: LEASE,
             lesson: None,
             unmark: false,
+            place: None,
         };
         assert_eq!(live.run(&free), Reply::Released(1));
         assert_eq!(
@@ -821,6 +828,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
                 queues: false,
                 steal: false,
                 mark: None,
+                place: None,
             };
             let hand_over = Op::HandOver {
                 name: name.clone(),
@@ -1025,6 +1033,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
         queues: false,
         steal: false,
         mark: None,
+        place: None,
     };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));

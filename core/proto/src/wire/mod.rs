@@ -114,6 +114,9 @@ pub enum Op {
         /// Whether the mark of waiting writers counts, in a read-write lock. A writer that is refused
         /// sets it for so long. A new reader is refused while it is there.
         mark: Option<Duration>,
+        /// The place in the crowd that waits for a lock of [`Handover::Whole`]: it is taken if the
+        /// lock is not, and given up with the lock.
+        place: Option<Place>,
     },
     /// Replace `owner`, which has the lock, by another owner of ours, `to`, with count 1 and time
     /// `lease`. It is done already if `to` has the lock. Both owners have this form. Carries a
@@ -143,6 +146,9 @@ pub enum Op {
         lesson: Option<LeaseSample>,
         /// Whether the mark of a waiting writer goes too, if this owner has set it.
         unmark: bool,
+        /// Whether it wakes the first in the crowd, and the place that is given up, which nobody may
+        /// have.
+        place: Option<OwnerId>,
     },
     /// Give every hold max(remaining, ttl). Never recreates a missing lock. All holds have one
     /// layout. Carries a not-after: a late copy must not keep the lock of a dead owner alive.
@@ -172,6 +178,13 @@ pub enum Op {
     },
     /// Read a counter.
     Read { name: Name },
+}
+
+/// A place in a crowd, and whether it takes a free lock although it is not the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub owner: OwnerId,
+    pub first: bool,
 }
 
 /// A number that is all there is at its name: neither owners nor leases.
@@ -392,6 +405,9 @@ pub enum Reply {
     /// There are fewer permits than were asked for, so the waiter has no place in the queue. `ttl` as
     /// of [`Reply::Busy`].
     Vain { ttl: Option<Duration> },
+    /// Another owner has the lock, as in [`Reply::Busy`], or comes first. So many are before this
+    /// place in the crowd.
+    Parked { ttl: Option<Duration>, ahead: u32 },
     /// Our field or value is gone, so we do not hold the lock.
     Gone(LostReason),
     /// Other data, or another kind of lock, is stored at the name. The text describes it for

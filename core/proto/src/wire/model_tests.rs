@@ -9,8 +9,8 @@ use redis::{Commands, Connection};
 
 use super::names::{channel, channel_for, learnt_key, queue_keys, token_key, writer_mark_key};
 use super::{
-    Call, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish,
-    Renewal, Reply, Topic, decode,
+    Call, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId, Place,
+    Publish, Renewal, Reply, Topic, decode,
 };
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::real::eval;
@@ -152,6 +152,12 @@ impl Both {
                     replicas: 0,
                     under,
                     earlier: was.into_iter().collect(),
+                    place: (kind.layout().crowds() && count < 2 && self.random.chance(400)).then(
+                        || Place {
+                            owner: self.random.between(10, 12),
+                            first: self.random.chance(300),
+                        },
+                    ),
                 }
             }
             4..7 => {
@@ -171,6 +177,8 @@ impl Both {
                     ttl: lease,
                     lesson,
                     unmark: kind == Kind::Write && remaining == 0 && self.random.chance(500),
+                    place: (kind.layout().crowds() && self.random.chance(400))
+                        .then(|| self.random.between(10, 12)),
                 }
             }
             7..9 => {
@@ -411,6 +419,8 @@ impl Both {
 
     /// Deletes the time-out keys of all readers, and the mark of waiting writers.
     fn delete_timeouts(&mut self, name: &Name) {
+        // The places of a crowd have the same beginning.
+        self.model.crowds.remove(name);
         self.model.marks.remove(name);
         let keys: Vec<String> = self.look.keys(format!("{{{name}}}:*")).unwrap();
         for key in keys {

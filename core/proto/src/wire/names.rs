@@ -127,6 +127,12 @@ pub(super) fn writer_mark_key(name: &str) -> String {
     timeout_prefix(name).concat() + "redlatch:writer"
 }
 
+/// The set of the places in a crowd. The names `a` and `{a}` have one each.
+pub fn crowd_key(name: &str) -> String {
+    let braces = if name.contains('{') { "{}" } else { "" };
+    timeout_prefix(name).concat() + "redlatch:crowd" + braces
+}
+
 /// How a time-out key goes on after the owner. Each of our owners has one.
 pub(super) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
 

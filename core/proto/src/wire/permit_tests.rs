@@ -653,6 +653,7 @@ impl Both {
                 queues: self.random.chance(700),
                 steal: false,
                 mark: None,
+                place: None,
             },
             12..20 => Op::Release {
                 name,
@@ -662,6 +663,7 @@ impl Both {
                 ttl: lease,
                 lesson: None,
                 unmark: false,
+                place: None,
             },
             20..26 => {
                 let alike = self.random.chance(500);
@@ -1071,6 +1073,7 @@ fn changes() -> Vec<Op> {
         ttl: Duration::from_secs(9),
         lesson: None,
         unmark: false,
+        place: None,
     };
     vec![
         acquire_two(1, 3),
@@ -1110,6 +1113,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         queues: false,
         steal: false,
         mark: None,
+        place: None,
     }
 }
 

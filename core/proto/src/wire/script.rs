@@ -7,12 +7,13 @@ use std::time::Duration;
 use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
 use super::names::{
-    TIMEOUT_SUFFIX, channel_parts, learnt_key, marker_key, permit_queue_keys, queue_keys,
-    taken_key, timeout_prefix, token_key, writer_mark_key,
+    TIMEOUT_SUFFIX, channel_parts, crowd_key, learnt_key, marker_key, permit_queue_keys,
+    queue_keys, taken_key, timeout_prefix, token_key, writer_mark_key,
 };
 use super::slots::slot;
 use super::{
-    Change, Fencing, Form, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal, Topic,
+    Change, Fencing, Form, Kind, Layout, LeaseSample, Name, Op, OwnerId, Place, Publish, Renewal,
+    Topic,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::tuning;
@@ -22,8 +23,8 @@ pub(super) struct Script {
     pub(super) name: &'static str,
     source: &'static str,
     layout: Layout,
-    /// Whether it has the lines about the mark of waiting writers.
-    marks: bool,
+    /// Lines that only some scripts of the layout have: `mark`, about waiting writers, or `crowd`.
+    variant: &'static str,
 }
 
 /// Identifies a script by its address.
@@ -56,7 +57,7 @@ impl Script {
         if let Some(made) = MADE.try_with(known).ok().flatten() {
             return made;
         }
-        let text = assembled(self.source, self.layout, self.marks);
+        let text = assembled(self.source, self.layout, self.variant);
         let sha1 = sha1_smol::Sha1::from(&text).hexdigest();
         let mut evalsha = Vec::new();
         write_bulk(&mut evalsha, b"EVALSHA");
@@ -125,16 +126,16 @@ macro_rules! lua {
 }
 
 macro_rules! scripts {
-    ($( $constant:ident = $name:literal $layout:ident $(with $mark:ident)?; )+) => { $(
+    ($( $constant:ident = $name:literal $layout:ident $(with $variant:ident)?; )+) => { $(
         pub(super) static $constant: Script = Script {
             name: $name,
             source: lua!($name),
             layout: Layout::$layout,
-            marks: scripts!(@ $($mark)?),
+            variant: scripts!(@ $($variant)?),
         };
     )+ };
-    (@) => { false };
-    (@ mark) => { true };
+    (@) => { "" };
+    (@ $variant:ident) => { stringify!($variant) };
 }
 
 scripts! {
@@ -154,6 +155,10 @@ scripts! {
     INSPECT_PLAIN = "inspect" Plain;
     ACQUIRE_LEARNING = "acquire" Learning;
     RELEASE_LEARNING = "release" Learning;
+    ACQUIRE_CROWD = "acquire" Hash with crowd;
+    ACQUIRE_CROWD_PLAIN = "acquire" Plain with crowd;
+    RELEASE_CROWD = "release" Hash with crowd;
+    RELEASE_CROWD_PLAIN = "release" Plain with crowd;
     ACQUIRE_MANY = "acquire_many" Hash;
     ACQUIRE_MANY_PLAIN = "acquire_many" Plain;
     RELEASE_MANY = "release_many" Hash;
@@ -195,7 +200,7 @@ scripts! {
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 18] = [
+const SHARED: [(&str, &str); 19] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -210,6 +215,7 @@ const SHARED: [(&str, &str); 18] = [
     ("counter_value", lua!("counter_value")),
     ("counter_mark", lua!("counter_mark")),
     ("counter_marked", lua!("counter_marked")),
+    ("crowd_next", lua!("crowd_next")),
     ("fair_place", lua!("fair_place")),
     ("fair_heads", lua!("fair_heads")),
     ("fair_leave", lua!("fair_leave")),
@@ -219,11 +225,11 @@ const SHARED: [(&str, &str); 18] = [
 /// The source of a script for one layout. The server runs it from the top for every call, so it
 /// contains nothing that this layout does not need, and no function that is called once.
 ///
-/// `--# hash plain` starts lines for these layouts, `--# all` lines for every layout. `--# read-mark` and
-/// `--# write-mark` start lines for the scripts that know the mark of waiting writers. `--@ clock`
+/// `--# hash plain` starts lines for these layouts, `--# all` lines for every layout. `--# read-mark` starts
+/// lines for this variant of a layout, in which the mark of waiting writers counts. `--@ clock`
 /// includes that file. The codes that occur in the source are defined at its top.
-fn assembled(text: &str, layout: Layout, marks: bool) -> String {
-    let body = lines_for(text, layout, marks);
+fn assembled(text: &str, layout: Layout, variant: &str) -> String {
+    let body = lines_for(text, layout, variant);
     let used = |(name, _): &&(&str, i64)| {
         body.split(|char: char| !char.is_ascii_alphanumeric())
             .any(|word| word == *name)
@@ -236,7 +242,7 @@ fn assembled(text: &str, layout: Layout, marks: bool) -> String {
     codes + &body
 }
 
-fn lines_for(text: &str, layout: Layout, marks: bool) -> String {
+fn lines_for(text: &str, layout: Layout, variant: &str) -> String {
     let layout_name = match layout {
         Layout::Hash => "hash",
         Layout::Plain => "plain",
@@ -250,16 +256,16 @@ fn lines_for(text: &str, layout: Layout, marks: bool) -> String {
     let (mut all, mut wanted) = (String::new(), true);
     for line in text.lines() {
         if let Some(layouts) = line.strip_prefix("--# ") {
-            let is_marked = |name: &str| marks && name.strip_suffix("-mark") == Some(layout_name);
+            let is_of_variant = |name: &str| name.split_once('-') == Some((layout_name, variant));
             wanted = layouts
                 .split(' ')
-                .any(|name| name == "all" || name == layout_name || is_marked(name));
+                .any(|name| name == "all" || name == layout_name || is_of_variant(name));
         } else if let Some(part) = line.strip_prefix("--@ ").filter(|_| wanted) {
             let shared = SHARED
                 .iter()
                 .find(|(name, _)| *name == part)
                 .map_or("", |(_, text)| text);
-            all += &lines_for(shared, layout, marks);
+            all += &lines_for(shared, layout, variant);
         } else if wanted {
             all += line;
             all += "\n";
@@ -316,8 +322,17 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Acquire { .. }, Queued) => &ACQUIRE_QUEUED,
         (Op::Release { remaining: 0, .. }, Queued) => &RELEASE_QUEUED,
         (Op::Force { .. }, Queued) => &FORCE_QUEUED,
+        (Op::Acquire { place: Some(_), .. }, Hash) => &ACQUIRE_CROWD,
         (Op::Acquire { .. }, Hash) => &ACQUIRE,
         (Op::HandOver { .. }, Hash) => &HAND_OVER,
+        (
+            Op::Release {
+                remaining: 0,
+                place: Some(_),
+                ..
+            },
+            Hash,
+        ) => &RELEASE_CROWD,
         (Op::Release { remaining: 0, .. }, Hash) => &RELEASE,
         // A fair lock that is held is a hash (`Layout::held_as`).
         (Op::Release { .. }, Hash | Queued) => &LOWER,
@@ -325,10 +340,19 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Force { .. }, Hash) => &FORCE,
         (Op::Inspect { .. }, Queued) => &INSPECT_QUEUED,
         (Op::Inspect { .. }, Hash) => &INSPECT,
+        (Op::Acquire { place: Some(_), .. }, Plain) => &ACQUIRE_CROWD_PLAIN,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
         // The engine hands over no lock of the other layouts (`Layout::handover`).
         (Op::HandOver { .. }, Plain | Learning | Read | Write) => &HAND_OVER_PLAIN,
         (Op::HandOver { .. }, Permits | Queued | QueuedPermits) => &HAND_OVER_PLAIN,
+        (
+            Op::Release {
+                remaining: 0,
+                place: Some(_),
+                ..
+            },
+            Plain,
+        ) => &RELEASE_CROWD_PLAIN,
         (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
         (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
@@ -452,13 +476,14 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             queues,
             steal,
             mark,
+            place,
             ..
         } => {
             let lease = whole_ms(*lease);
             words.owner(form, uuid, *owner);
             words.number(lease);
             words.number(not_after.saturating_add(lease));
-            let place = if *queues {
+            let kept = if *queues {
                 whole_ms(tuning::PLACE_KEPT)
             } else {
                 0
@@ -470,7 +495,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.parts(&channel_parts(Topic::Semaphore, name));
                 words.add(verbs(Topic::Semaphore, name, publish));
                 if op.layout() == Layout::QueuedPermits {
-                    words.number(place);
+                    words.number(kept);
                     earlier
                         .iter()
                         .for_each(|owner| words.owner(form, uuid, *owner));
@@ -488,7 +513,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 return counter.into_iter().for_each(|life| words.number(life));
             }
             if op.layout() == Layout::Queued {
-                words.number(place);
+                words.number(kept);
                 words.parts(&channel_parts(Topic::Lock, name));
                 words.add(verbs(Topic::Lock, name, publish));
                 match counter {
@@ -509,6 +534,12 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.number(whole_ms(time));
             }
             counter.into_iter().for_each(|life| words.number(life));
+            if let Some(Place { owner, first }) = place {
+                crowd(name, uuid, *owner, words);
+                words.add(if *first { "0" } else { "1" });
+                words.parts(&channel_parts(Topic::Lock, name));
+                words.add(verbs(Topic::Lock, name, publish));
+            }
         }
         Op::HandOver {
             owner,
@@ -536,6 +567,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             form,
             remaining: 0,
             lesson,
+            place,
             ..
         } => {
             words.owner(form, uuid, *owner);
@@ -553,6 +585,9 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             if let Some(LeaseSample { asked, took }) = lesson {
                 words.number(took.as_secs());
                 words.number(asked.as_secs());
+            }
+            if let Some(place) = place {
+                crowd(name, uuid, *place, words);
             }
         }
         Op::Release {
@@ -627,6 +662,13 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
         }
         Op::Read { .. } => {}
     }
+}
+
+/// Adds the set of the places in a crowd, and a place. The set is no key of the call: where a user may
+/// not write it, or it has another slot, the call does without it.
+fn crowd(name: &Name, uuid: &str, place: OwnerId, words: &mut Words) {
+    words.add(&crowd_key(name));
+    words.owner(&Form::default(), uuid, place);
 }
 
 /// Adds the arguments that only this change has.
@@ -995,6 +1037,7 @@ mod tests {
             queues: false,
             steal: false,
             mark: None,
+            place: None,
         }
     }
 
@@ -1057,6 +1100,7 @@ mod tests {
                 queues: false,
                 steal: false,
                 mark: None,
+                place: None,
             }
         };
         assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());
@@ -1101,6 +1145,7 @@ mod tests {
             ttl: Duration::ZERO,
             lesson: None,
             unmark: false,
+            place: None,
         }
     }
 

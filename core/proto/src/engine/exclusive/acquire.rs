@@ -2,6 +2,7 @@
 //! Redis.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::rules::{
@@ -10,6 +11,7 @@ use super::rules::{
 };
 use crate::engine::cleanup::Left;
 use crate::engine::context::Purpose;
+use crate::engine::crowd::Crowd;
 use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
 };
@@ -25,7 +27,7 @@ use crate::event::Level as EventLevel;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Kind, Name, OwnerId, Reply, Topic};
+use crate::wire::{Form, Kind, Name, Op, OwnerId, Reply, Topic};
 
 impl Engine {
     pub(in crate::engine) fn acquire(
@@ -288,8 +290,10 @@ impl Engine {
         let Some(&id) = queue.waiters.front() else {
             queue.rest(&mut self.names.rooms);
             if queue.channel.wanted {
-                // Nobody gets the place of another one.
-                let ends = self.closing.is_some() || matches!(queue.channel.topic, Topic::Place(_));
+                // Nobody gets the place of another one, but in a crowd it is that of the client.
+                let topic = queue.channel.topic;
+                let crowd = queue.crowd.place.map(Topic::Place) == Some(topic);
+                let ends = self.closing.is_some() || (matches!(topic, Topic::Place(_)) && !crowd);
                 let linger = if ends {
                     Duration::ZERO
                 } else {
@@ -348,10 +352,24 @@ impl Engine {
         let behind_own = blocking(&self.holds, queue, Wish::of(head), true).collect();
         queue.attempt = Attempt::InFlight { again: false };
         self.renew_owner(id);
-        let Some(head) = self.names.waiters.get_mut(&id) else {
+        let (Some(head), Some(queue)) = (
+            self.names.waiters.get_mut(&id),
+            self.names.queues.get_mut(name),
+        ) else {
             return;
         };
-        let op = head.next_try(self.cx.now, self.cx.config.recheck);
+        let mut op = head.next_try(self.cx.now, self.cx.config.recheck);
+        let due = std::mem::take(&mut head.due);
+        if let Op::Acquire { place, .. } = &mut op
+            // A try is refused by a holder only, not by those that come first.
+            && !tries
+            && head.form.kind.layout().crowds()
+        {
+            let hears = queue.hears_place();
+            let new = queue.turn.has_rivals().then(|| self.cx.next_owner());
+            *place = queue.crowd.next(due, hears, new);
+            head.in_crowd = place.map(|place| place.owner);
+        }
         head.behind_own = behind_own;
         let limit = head.limit;
         self.send(Purpose::Try(id), op, limit);
@@ -580,6 +598,7 @@ impl Engine {
             form: waiter.form.clone(),
             lease: waiter.lease(),
             marked,
+            place: None,
         };
         if unsettled.is_some() || marked {
             self.begin_cleanup(left, unsettled);
@@ -597,7 +616,7 @@ impl Engine {
             return self.give_up(id, error);
         }
         if waiter.retry.is_some_and(|at| at <= self.cx.now) {
-            waiter.retry = None;
+            (waiter.retry, waiter.due) = (None, true);
             if waiter.queues() {
                 self.ask_for_place(id);
                 return self.names.arm_waiter(&mut self.cx, id);
@@ -640,6 +659,12 @@ impl Engine {
             return;
         };
         let name = &waiter.name;
+        let queue = self.names.queues.get(name);
+        let has_place =
+            queue.is_some_and(|queue| queue.waiters.is_empty() && queue.crowd.ahead.is_some());
+        if has_place {
+            self.leave_crowd(name);
+        }
         self.leave_as(&waiter.name, &waiter.form, waiter.lease(), &waiter.earlier);
         if clean || waiter.leaves_something() {
             self.clean_up_waiter(&waiter);
@@ -713,7 +738,10 @@ impl Engine {
             return self.tried_alone(id, sent, outcome);
         };
         let told = match &outcome {
-            CallOutcome::Answered(Reply::Busy { .. }) => Some(timeout(&name, None)),
+            // Without a time, the lock may be free, and left to the first of a crowd.
+            CallOutcome::Answered(Reply::Busy { .. } | Reply::Parked { ttl: Some(_), .. }) => {
+                Some(timeout(&name, None))
+            }
             CallOutcome::Unanswered => Some(unanswered()),
             CallOutcome::Refused {
                 error,
@@ -755,12 +783,15 @@ impl Engine {
         if asked && !self.names.is_head(&name, id) {
             return self.tried_ahead(id, sent, outcome);
         }
+        let unplaced = self.note_crowd(id, &name, &outcome);
         let before = self.names.set_attempt(&name, Attempt::Idle);
-        let again = before == Attempt::InFlight { again: true };
+        let again = before == Attempt::InFlight { again: true } || unplaced;
         match outcome {
             CallOutcome::Unanswered => self.unanswered_try(id, sent),
             outcome if answered => self.end_try(id, outcome),
-            CallOutcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
+            CallOutcome::Answered(Reply::Busy { ttl } | Reply::Parked { ttl, .. }) => {
+                self.busy(id, &name, ttl, again);
+            }
             // The server has seen the call and did nothing. The driver has learnt the server's
             // clock from the reply, so a stale call can be repeated at once. Two stale replies in a
             // row mean that this does not help.
@@ -781,6 +812,32 @@ impl Engine {
         }
     }
 
+    /// Notes what the outcome of the head's call tells of the crowd. Returns whether it hears the channel of
+    /// its place, and did not ask for that place: nobody may wake it there.
+    fn note_crowd(&mut self, id: RequestId, name: &Name, outcome: &CallOutcome) -> bool {
+        let head = self.names.waiters.get_mut(&id);
+        let asked = head.and_then(|head| head.in_crowd.take());
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return false;
+        };
+        let Some(place) = asked else {
+            return queue.hears_place();
+        };
+        match outcome {
+            CallOutcome::Answered(Reply::Parked { ahead, .. }) => {
+                queue.crowd.lost(place, Some(*ahead));
+            }
+            CallOutcome::Answered(Reply::Busy { .. }) => queue.crowd.lost(place, None),
+            // It may have its place.
+            CallOutcome::Unanswered => {
+                let ahead = queue.crowd.ahead.unwrap_or(1);
+                queue.crowd.lost(place, Some(ahead));
+            }
+            _ => {}
+        }
+        false
+    }
+
     /// The last outcome for a waiter whose caller has its answer, or gets an error now.
     pub(super) fn end_try(&mut self, id: RequestId, outcome: CallOutcome) {
         let (error, clean) = match outcome {
@@ -796,7 +853,10 @@ impl Engine {
                     outcome,
                     CallOutcome::NotSent
                         | CallOutcome::Answered(
-                            Reply::Busy { .. } | Reply::Vain { .. } | Reply::Stale
+                            Reply::Busy { .. }
+                                | Reply::Parked { .. }
+                                | Reply::Vain { .. }
+                                | Reply::Stale
                         )
                 );
                 (Error::new(ErrorKind::Internal, text), !nothing_done)
@@ -898,20 +958,28 @@ impl Engine {
         // The confirmation of the subscription causes the next try, which closes the gap between
         // this reply and the subscription. The timer below covers a channel that is never
         // confirmed.
-        let topic = waiter.form.kind.layout().topic();
+        let layout = waiter.form.kind.layout();
+        let crowd = self.names.queues.get(name).map(|queue| &queue.crowd);
+        let crowd = crowd.filter(|_| layout.crowds());
+        let ahead = crowd.filter(|crowd| crowd.is_behind());
+        let ahead = ahead.and_then(|crowd| crowd.ahead);
+        let topic = crowd.and_then(Crowd::topic).unwrap_or(layout.topic());
         if !self.names.want_channel(&mut self.cx, name, topic) && again {
             return self.advance(name);
         }
         let recheck = self.cx.jitter.spread(longest);
         let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + tuning::EXPIRY_SLACK));
         let mut end = self.cx.now.after(pause);
+        if let Some(ahead) = ahead {
+            end = end.after(self.cx.jitter.in_crowd(ahead));
+        }
         if let Some(last) = stands_back.filter(|last| *last > self.cx.now) {
             if self.let_earlier_reader_first(name) {
                 return self.advance(name);
             }
             end = end.min(last);
         }
-        if self.cx.unseen {
+        if self.cx.unseen && ahead.is_none() {
             end = end.min(timing::look(self.cx.now));
         }
         self.names.park(&mut self.cx, id, end);
@@ -975,6 +1043,16 @@ impl Engine {
         waiting
             .turn
             .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
+        let mut place = waiting.crowd.place;
+        waiting.crowd.won(waiter.announced || waiter.handed);
+        if waiter.handed {
+            let from = queue.holds().iter().filter_map(|from| self.holds.get(from));
+            place = place.or(from
+                .into_iter()
+                .find_map(|from| from.place)
+                .map(NonZeroU64::get));
+        }
+        let waiting: &mut Waiting = queue;
         // Permits that one caller got leave others for the next, as far as is known here.
         if !waiter.form.kind.takes_permits() {
             waiting.note_refusal(self.cx.now);
@@ -982,7 +1060,9 @@ impl Engine {
         if waiting.waiters.is_empty() && !waiting.channel.wanted && !in_doubt {
             // The common case: nobody else waits, so there is no waiter to look for.
             queue.rest(&mut self.names.rooms);
-            return self.open_hold(id, waiter, sent, ttl, token);
+            let owner = waiter.owner;
+            self.open_hold(id, waiter, sent, ttl, token);
+            return self.note_place(owner, place);
         }
         let (name, key, owner, form) = (
             waiter.name.clone(),
@@ -992,6 +1072,7 @@ impl Engine {
         );
         let again = waiter.ahead == Ahead::Asking { again: true };
         self.open_hold(id, waiter, sent, ttl, token);
+        self.note_place(owner, place);
         for other in gone {
             self.lose(other, LostReason::Deleted);
         }
@@ -1010,6 +1091,12 @@ impl Engine {
         // gets leave others.
         if was_head && again && form.kind.takes_permits() {
             self.wake_head(&name);
+        }
+    }
+
+    fn note_place(&mut self, owner: OwnerId, place: Option<OwnerId>) {
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            hold.place = place.and_then(NonZeroU64::new);
         }
     }
 
@@ -1134,6 +1221,14 @@ impl Engine {
     /// The channel cannot be subscribed. Waiters still try when the holder's lease ends and at each
     /// recheck.
     pub(in crate::engine) fn unsubscribable(&mut self, name: &Name, error: &Error) {
+        let queue = self.names.queues.get_mut(name);
+        let in_crowd = queue.filter(|queue| queue.crowd.topic() == Some(queue.channel.topic));
+        if let Some(queue) = in_crowd {
+            // A user may be allowed the channel of the lock alone.
+            queue.crowd.deny();
+            self.names.want_channel(&mut self.cx, name, Topic::Lock);
+            return;
+        }
         if self.names.queues.contains_key(name) || self.counting.knows(name) {
             let text = format!(
                 "cannot subscribe, so waiters look every {:?} only: {error:#}",

@@ -228,6 +228,7 @@ impl Engine {
                     queues: false,
                     steal: false,
                     mark: None,
+                    place: None,
                 })
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {
@@ -268,6 +269,7 @@ impl Engine {
                     ttl,
                     lesson: None,
                     unmark: false,
+                    place: None,
                 })
             }
         }
@@ -277,6 +279,7 @@ impl Engine {
     fn give_back(&mut self, owner: OwnerId, name: Name, form: Form) -> Op {
         let now = self.cx.now;
         let (mut remaining, mut ttl, mut lesson) = (0, Duration::ZERO, None);
+        let place = self.place_of(&name, owner, &form);
         if let Some(hold) = self.holds.get_mut(&owner) {
             ttl = hold.time_needed(now);
             if ttl.is_zero() {
@@ -295,6 +298,7 @@ impl Engine {
             ttl,
             lesson,
             unmark: false,
+            place,
         }
     }
 

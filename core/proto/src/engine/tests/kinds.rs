@@ -264,6 +264,7 @@ fn an_adaptive_lock_tells_what_was_asked_for_and_how_long_it_took() {
                 remaining: 1,
                 lesson: None,
                 unmark: false,
+                place: None,
                 ..
             }
         ),

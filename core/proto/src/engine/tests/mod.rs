@@ -12,6 +12,7 @@ mod clones;
 mod closing;
 mod counting;
 mod counting_world;
+mod crowds;
 mod handing;
 mod holding;
 mod invalidations;

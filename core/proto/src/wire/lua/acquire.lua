@@ -7,6 +7,19 @@
 -- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
 --        now STALE | now ACQUIRED ttl token | now BUSY ttl | now GONE why | now FOREIGN what
 --        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
+--# hash-crowd plain-crowd
+-- In a crowd. A set has the places of those that wait, by the time at which they came; a fault of it keeps nobody out.
+-- The last of ARGV are this set, the own place, 1 if a free lock is left to the first place, the lock's channel
+-- and publish verbs.
+-- reply also  now PARKED ttl ahead: it has its place, so many are before it
+local verbs = table.remove(ARGV)
+local channel = table.remove(ARGV)
+local waits = table.remove(ARGV)
+local place = table.remove(ARGV)
+local crowd = table.remove(ARGV)
+local first = redis.pcall('ZRANGE', crowd, 0, 0)[1]
+local behind = waits == '1' and first and first ~= place
+--# all
 local lock, owner, lease, latest, count, fencing = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '1', ARGV[5]
 --# hash
 local ttl = redis.call('PTTL', lock)
@@ -16,6 +29,8 @@ local ttl = redis.call('PTTL', lock)
 -- lock, where the server can tell that (Redis 7): one command, the read that client tracking needs after
 -- the last write. An acquisition that turns out to come too late is undone.
 local taken = count == '1' and not fencing
+--# hash-crowd plain-crowd
+taken = taken and not behind
 --# hash
 if taken then taken = ttl == -2 and redis.call('HSET', lock, owner, count) end
 if taken then taken = redis.pcall('PEXPIRE', lock, lease) end
@@ -30,7 +45,12 @@ if taken then
     redis.pcall('PTTL', lock)
   end
   local refusal = type(taken) == 'table' and taken.err
-  if not refusal and latest - ends >= 0 then return ends end
+  if not refusal and latest - ends >= 0 then
+--# hash-crowd plain-crowd
+    redis.pcall('ZREM', crowd, place, first or place)
+--# hash plain
+    return ends
+  end
   redis.pcall('DEL', lock) -- and never leave a lock that does not expire
   return refusal and taken or {ends - lease, STALE}
 end
@@ -62,6 +82,19 @@ held, other = value == owner, value and value ~= owner
 local ttl = value and redis.call('PTTL', lock)
 --# all
 if not held and count > 1 then return {now, GONE, other and STOLEN or DELETED} end
+--# hash-crowd plain-crowd
+if behind and not held and not other then
+-- It may not have been woken.
+--@ crowd_next
+  behind = woken
+end
+if other or behind and not held or count == 0 and held then
+  redis.pcall('ZADD', crowd, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), place)
+  redis.pcall('PEXPIRE', crowd, KEPTCROWD)
+  local ahead = redis.pcall('ZRANK', crowd, place)
+  if type(ahead) == 'number' then return {now, PARKED, ttl or -1, ahead} end
+end
+--# all
 if other or (held and count == 0) then return {now, BUSY, ttl} end
 
 if count > 1 then fencing = nil end
@@ -89,5 +122,9 @@ if ttl < lease then
     return set
   end
 end
+--# hash-crowd plain-crowd
+-- The first one was woken and did not come.
+redis.pcall('ZREM', crowd, place, first or place)
+--# all
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 return {now, ACQUIRED, redis.call('PTTL', lock), token}

@@ -3,17 +3,30 @@
 -- ARGV   owner, channel, publish verbs (PUBLISH if they are missing),
 --        seconds that an adaptive lock was held, seconds that were asked for
 -- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
+--# hash-crowd plain-crowd
+-- In a crowd, ARGV ends with the set of the places, and one that is given up.
+local place = table.remove(ARGV)
+local crowd = table.remove(ARGV)
+local channel, verbs = ARGV[2], ARGV[3]
+redis.pcall('ZREM', crowd, place)
+--# all
 local lock, owner = KEYS[1], ARGV[1]
 --# hash
 -- Removing the last field deletes the key.
 local freed = redis.pcall('HDEL', lock, owner)
 if freed ~= 1 then
+--# hash-crowd
+--@ crowd_next
+--# hash
   if freed == 0 then return {0, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end
   return string.find(freed.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or freed
 end
 --# plain learning
 local value = redis.pcall('GET', lock)
 if value ~= owner then
+--# plain-crowd
+--@ crowd_next
+--# plain learning
   if type(value) ~= 'table' then return {0, GONE, value and STOLEN or DELETED} end
   return string.find(value.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or value
 end
@@ -37,6 +50,10 @@ if ARGV[4] then pcall(learn, tonumber(ARGV[4]), tonumber(ARGV[5])) end
 redis.call('DEL', lock)
 --# all
 
+--# hash-crowd plain-crowd
+-- It hears of it before those that have no place.
+--@ crowd_next
+--# all
 local heard, refused
 if not ARGV[3] then
   heard = redis.pcall('PUBLISH', ARGV[2], '0')

@@ -184,6 +184,8 @@ pub struct Server {
     pub semaphores: BTreeMap<Name, Semaphore>,
     /// The queues of the fair locks and semaphores.
     pub queues: BTreeMap<Name, Vec<Place>>,
+    /// The places of the crowds.
+    pub crowds: BTreeMap<Name, Vec<(Uuid, OwnerId)>>,
     /// The channels and their subscribers.
     pub subscribers: BTreeSet<(Name, Uuid)>,
     trackers: BTreeSet<(Name, Origin)>,
@@ -220,6 +222,7 @@ impl Server {
             marks: BTreeMap::new(),
             semaphores: BTreeMap::new(),
             queues: BTreeMap::new(),
+            crowds: BTreeMap::new(),
             subscribers: BTreeSet::new(),
             trackers: BTreeSet::new(),
             room: None,
@@ -335,6 +338,7 @@ impl Server {
         self.marks.clear();
         self.semaphores.clear();
         self.queues.clear();
+        self.crowds.clear();
         self.subscribers.clear();
         self.trackers.clear();
         self.tokens.clear();
@@ -720,15 +724,37 @@ impl Server {
                 count,
                 lease,
                 fencing,
+                place,
                 ..
-            } => self.acquire(
-                origin,
-                name,
-                Claim::new(origin, *owner, form),
-                *count,
-                self.lease(name, form, *lease),
-                *fencing,
-            ),
+            } => {
+                let place = place.map(|place| ((origin.uuid, place.owner), place.first));
+                if let Some(ahead) = place.and_then(|place| self.lets_first(name, place)) {
+                    return Reply::Parked { ttl: None, ahead };
+                }
+                let reply = self.acquire(
+                    origin,
+                    name,
+                    Claim::new(origin, *owner, form),
+                    *count,
+                    self.lease(name, form, *lease),
+                    *fencing,
+                );
+                match (reply, place) {
+                    (Reply::Busy { ttl }, Some((place, _))) => Reply::Parked {
+                        ttl,
+                        ahead: self.park(name, place),
+                    },
+                    (reply, Some((place, _))) => {
+                        if matches!(reply, Reply::Acquired { .. }) {
+                            let crowd = self.crowds.entry(name.clone()).or_default();
+                            let first = crowd.first().copied();
+                            crowd.retain(|other| *other != place && Some(*other) != first);
+                        }
+                        reply
+                    }
+                    (reply, None) => reply,
+                }
+            }
             Op::HandOver {
                 name,
                 owner,
@@ -751,8 +777,10 @@ impl Server {
                 remaining,
                 ttl,
                 lesson,
+                place,
                 ..
             } => {
+                let before = self.effects.published.len();
                 let reply = self.release(
                     origin,
                     name,
@@ -762,6 +790,16 @@ impl Server {
                 );
                 if let (Reply::Released(_), Some(lesson)) = (&reply, lesson) {
                     self.learn(name, *lesson);
+                }
+                if let (0, Some(place)) = (remaining, place) {
+                    // The first place hears of it before the others do.
+                    let told = self.effects.published.len() - before;
+                    let own = (origin.uuid, *place);
+                    if let Some(crowd) = self.crowds.get_mut(name) {
+                        crowd.retain(|place| *place != own);
+                    }
+                    self.wake_crowd(name, own);
+                    self.effects.published[before..].rotate_left(told);
                 }
                 reply
             }
@@ -827,6 +865,43 @@ impl Server {
             let name = tracked.remove(self.forgotten % tracked.len());
             self.changed(&name, None);
         }
+    }
+
+    /// How many are before this place, if one of them gets the free lock.
+    fn lets_first(
+        &mut self,
+        name: &Name,
+        ((uuid, owner), first): ((Uuid, OwnerId), bool),
+    ) -> Option<u32> {
+        if first || self.locks.contains_key(name) {
+            return None;
+        }
+        let woken = self.wake_crowd(name, (uuid, owner));
+        woken.then(|| self.park(name, (uuid, owner)))
+    }
+
+    /// Gives a client its place in a crowd. Returns how many are before it.
+    fn park(&mut self, name: &Name, place: (Uuid, OwnerId)) -> u32 {
+        let crowd = self.crowds.entry(name.clone()).or_default();
+        let at = crowd.iter().position(|other| *other == place);
+        let at = at.unwrap_or_else(|| {
+            crowd.push(place);
+            crowd.len() - 1
+        });
+        u32::try_from(at).unwrap()
+    }
+
+    /// Wakes the first place that somebody listens for, unless it is this one.
+    fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> bool {
+        while let Some(crowd) = self.crowds.get_mut(name)
+            && let Some(first) = crowd.first().copied().filter(|first| *first != own)
+        {
+            if self.publish_to(first.0, Topic::Place(first.1), name) > 0 {
+                return true;
+            }
+            self.crowds.get_mut(name).unwrap().remove(0);
+        }
+        false
     }
 
     pub(super) fn acquire(

@@ -2157,10 +2157,16 @@ impl World {
         client.renewals.requests += 1;
         client.callers[caller].asked.push(id);
         let uuid = client.uuid;
-        if let Request::Acquire { name, key, .. } = &request {
+        if let Request::Acquire {
+            name, key, terms, ..
+        } = &request
+        {
             let engine = &client.engine;
-            let writes = engine.names.hold_of(&engine.holds, name, *key, Kind::Write);
-            if writes.is_some() {
+            let has = |kind| {
+                let hold = engine.names.hold_of(&engine.holds, name, *key, kind);
+                hold.is_some()
+            };
+            if has(Kind::Write) || terms.kind == Kind::Read && has(Kind::Read) {
                 self.reentering.insert((uuid, id));
             }
         }
@@ -2226,8 +2232,9 @@ impl World {
                     // A re-entry whose hold ends meanwhile goes to the end of the queue.
                     let waits = |writer: &RequestId| !self.reentering.contains(&(uuid, *writer));
                     let overtaken = client.engine.overtaken(id, &cell).filter(waits);
-                    // It may enter the hold that a multi lock of its key has as a part.
-                    let is_first = cell.count() == 1;
+                    // It may enter the hold that a multi lock of its key has as a part, or had.
+                    let reenters = self.reentering.contains(&(uuid, id));
+                    let is_first = cell.count() == 1 && !reenters;
                     if let Some(writer) = overtaken.filter(|_| !is_writer && is_first) {
                         let text = format!("{cell:?} of {id} overtakes the writer {writer}");
                         self.wrong.get_or_insert(text);

@@ -1,0 +1,365 @@
+//! A crowd at one name: engines with a modelled server, and the calls that a hand-over costs.
+
+use std::collections::BTreeMap;
+
+use super::simulation::server::{Origin, Server, Uuid};
+use super::*;
+use crate::wire::names::channel_for;
+
+/// The way to the server, and back.
+const WAY: u64 = 100;
+const NAME: &str = "sale";
+
+#[derive(Debug)]
+enum What {
+    Asks(CallId, Arc<Op>),
+    Outcome(CallId, Reply),
+    Subscribes(Topic, bool),
+    Input(Input),
+    Acquires,
+    Leaves,
+    Wakes,
+}
+
+/// One client of the crowd: its caller takes the lock again and again.
+struct Member {
+    engine: Engine,
+    kind: Kind,
+    request: RequestId,
+    level: Option<Target>,
+    /// It is stopped or dead: nothing reaches it.
+    is_away: bool,
+    got: u64,
+}
+
+struct Many {
+    server: Server,
+    members: Vec<Member>,
+    events: BTreeMap<(u64, u64), (usize, What)>,
+    time: u64,
+    last: u64,
+    inside: u64,
+    /// How long each caller waits.
+    wait: Option<Duration>,
+    /// So many, whose users may not subscribe to the channels of places.
+    denied: usize,
+    calls: u64,
+    got: u64,
+    /// The longest time without a hand-over, from the last moment at which it is counted.
+    pause: u64,
+    since: u64,
+}
+
+impl Many {
+    fn new(count: usize, kind: Kind, inside: u64) -> Many {
+        let member = |at: usize| {
+            let config = Config {
+                recheck: RECHECK,
+                outage: OUTAGE,
+                handovers: (HANDOVERS, RUN),
+                linger: ms(200),
+                least_limit: Duration::ZERO,
+                renewals: tuning::RENEWALS_IN_FLIGHT,
+                seed: at as u64,
+                is_shared: |name, own| Arc::strong_count(name) > own,
+            };
+            Member {
+                engine: Engine::new(config, Arc::new(Counters::default())),
+                kind,
+                request: 0,
+                level: None,
+                is_away: false,
+                got: 0,
+            }
+        };
+        let mut many = Many {
+            server: Server::new(),
+            members: (0..count).map(member).collect(),
+            events: BTreeMap::new(),
+            time: 1_000_000,
+            last: 0,
+            inside,
+            wait: None,
+            denied: 0,
+            calls: 0,
+            got: 0,
+            pause: 0,
+            since: 1_000_000,
+        };
+        for at in 0..count {
+            many.input(at, Input::Up(0));
+            many.later(at, at as u64 % 1000, What::Acquires);
+        }
+        many
+    }
+
+    fn later(&mut self, at: usize, delay: u64, what: What) {
+        self.last += 1;
+        let due = self.time + delay;
+        self.events.insert((due, self.last), (at, what));
+    }
+
+    fn input(&mut self, at: usize, input: Input) {
+        let mut out = Vec::new();
+        let now = Moment(self.time);
+        self.members[at].engine.handle(now, input, &mut out);
+        self.look_at(at, out);
+    }
+
+    fn look_at(&mut self, at: usize, out: Vec<Output>) {
+        for output in out {
+            match output {
+                Output::Send { call, op, .. } => self.later(at, WAY, What::Asks(call, op)),
+                Output::Subscribe(_, topic) => self.later(at, WAY, What::Subscribes(topic, true)),
+                Output::Unsubscribe(_, topic) => {
+                    self.later(at, WAY, What::Subscribes(topic, false));
+                }
+                Output::Complete { result, .. } => match result {
+                    Ok(Done::Granted { cell, level }) => {
+                        let owner = cell.owner;
+                        self.members[at].level = Some(Target::Level { owner, level });
+                        self.members[at].got += 1;
+                        self.got += 1;
+                        self.pause = self.pause.max(self.time - self.since);
+                        self.since = self.time;
+                        self.later(at, self.inside, What::Leaves);
+                    }
+                    Ok(_) => self.later(at, 20, What::Acquires),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Timeout, "{error:#}");
+                        self.later(at, 20, What::Acquires);
+                    }
+                },
+                _ => {}
+            }
+        }
+        if let Some(due) = self.members[at].engine.next_wake() {
+            let delay = due.0.saturating_sub(self.time);
+            self.later(at, delay, What::Wakes);
+        }
+    }
+
+    fn request(&mut self, at: usize, request: Request) {
+        self.members[at].request += 1;
+        let id = self.members[at].request;
+        self.input(at, Input::Request { id, request });
+    }
+
+    fn run(&mut self, time: u64) {
+        let end = self.time + time;
+        while let Some(((due, _), _)) = self.events.first_key_value()
+            && *due <= end
+        {
+            let ((due, _), (at, what)) = self.events.pop_first().unwrap();
+            self.time = due;
+            self.server.tick(due);
+            self.happens(at, what);
+        }
+        self.time = end;
+    }
+
+    fn happens(&mut self, at: usize, what: What) {
+        let uuid = at as Uuid;
+        let subscribed = |topic| {
+            (
+                Name::from(channel_for(&uuid.to_string(), topic, NAME)),
+                uuid,
+            )
+        };
+        if self.members[at].is_away && !matches!(what, What::Asks(..) | What::Subscribes(..)) {
+            return;
+        }
+        match what {
+            What::Asks(call, op) => {
+                self.calls += 1;
+                let origin = Origin {
+                    uuid,
+                    generation: 1,
+                };
+                let reply = self.server.execute(origin, true, &op, u64::MAX);
+                self.later(at, WAY, What::Outcome(call, reply));
+                let effects = self.server.take_effects();
+                for (origin, name) in effects.invalidated {
+                    let input = Input::Invalidated(Some(vec![name]));
+                    self.later(origin.uuid as usize, WAY, What::Input(input));
+                }
+                for (to, channel) in effects.published {
+                    let wanted = self.server.subscribers.contains(&(channel, to));
+                    if wanted {
+                        let input = Input::Message(NAME.into());
+                        // Nobody hears all messages first.
+                        let way = WAY + self.last * 7919 % WAY;
+                        self.later(to as usize, way, What::Input(input));
+                    }
+                }
+            }
+            What::Subscribes(Topic::Place(_), true) if at < self.denied => {
+                let error = Error::new(ErrorKind::Auth, "NOPERM no access to the channel");
+                let input = Input::Unsubscribable(NAME.into(), error);
+                self.later(at, WAY, What::Input(input));
+            }
+            What::Subscribes(topic, true) => {
+                self.server.subscribers.insert(subscribed(topic));
+                self.later(at, WAY, What::Input(Input::Subscribed(NAME.into())));
+            }
+            What::Subscribes(topic, false) => {
+                self.server.subscribers.remove(&subscribed(topic));
+            }
+            What::Outcome(call, reply) => {
+                let outcome = CallOutcome::Answered(reply);
+                self.input(at, Input::Outcome { call, outcome });
+            }
+            What::Input(input) => self.input(at, input),
+            What::Acquires => {
+                let request = Request::Acquire {
+                    name: NAME.into(),
+                    key: OwnerKey::Once,
+                    wait: self.wait,
+                    terms: Terms {
+                        kind: self.members[at].kind,
+                        ..WATCHED
+                    },
+                    token: None,
+                };
+                self.request(at, request);
+            }
+            What::Leaves => {
+                if let Some(target) = self.members[at].level.take() {
+                    self.request(at, Request::Release(target));
+                }
+            }
+            What::Wakes => {
+                let now = Moment(self.time);
+                let due = self.members[at].engine.next_wake();
+                if due.is_some_and(|due| due <= now) {
+                    let mut out = Vec::new();
+                    self.members[at].engine.wake(now, &mut out);
+                    self.look_at(at, out);
+                }
+            }
+        }
+    }
+
+    /// A process dies: its connections end with it.
+    fn kill(&mut self, at: usize) {
+        self.members[at].is_away = true;
+        self.server
+            .subscribers
+            .retain(|(_, uuid)| *uuid != at as Uuid);
+    }
+
+    /// Calls for each hand-over, from now on.
+    fn cost(&mut self, time: u64) -> f64 {
+        (self.calls, self.got, self.pause, self.since) = (0, 0, 0, self.time);
+        self.run(time);
+        self.calls as f64 / self.got.max(1) as f64
+    }
+
+    fn jain(&self) -> f64 {
+        let got: Vec<f64> = self.members.iter().map(|one| one.got as f64).collect();
+        let (sum, squares) = (
+            got.iter().sum::<f64>(),
+            got.iter().map(|got| got * got).sum::<f64>(),
+        );
+        sum * sum / (squares.max(1.0) * got.len() as f64)
+    }
+}
+
+#[test]
+fn a_hand_over_in_a_crowd_costs_few_calls_however_large_it_is() {
+    let (hash, plain) = (Kind::Reentrant, Kind::Simple);
+    let crowds = [
+        (3, hash, 1_000),
+        (10, hash, 0),
+        (60, hash, 1_000),
+        (60, plain, 1_000),
+        (300, hash, 0),
+        (300, hash, 20_000),
+        (1_000, hash, 1_000),
+    ];
+    for (count, kind, inside) in crowds {
+        let mut many = Many::new(count, kind, inside);
+        let round = count.max(60) as u64 * (inside + 6 * WAY);
+        many.run(4 * round);
+        let cost = many.cost(8 * round);
+        let (got, jain, pause) = (many.got, many.jain(), many.pause);
+        let about = format!(
+            "{kind:?}, {count} clients, {inside} us inside: {cost:.2} calls, jain {jain:.3}, {got} got, pause {pause}"
+        );
+        println!("{about}");
+        let fair = jain > 0.9;
+        assert!(cost < 3.2 && fair && pause < inside + 10_000, "{about}");
+    }
+}
+
+#[test]
+fn a_crowd_goes_on_without_those_that_die_or_stop() {
+    for stops in [false, true] {
+        let mut many = Many::new(100, Kind::Reentrant, 1_000);
+        many.run(1_000_000);
+        for at in (0..100).step_by(3) {
+            // None of them has the lock, which would be gone for its lease.
+            if many.members[at].level.is_none() && !stops {
+                many.kill(at);
+            } else if many.members[at].level.is_none() && at == 3 {
+                many.members[at].is_away = true;
+            }
+        }
+        many.run(60_000_000);
+        let cost = many.cost(10_000_000);
+        let about = format!(
+            "{stops}: {cost:.2} calls, {} got, pause {}",
+            many.got, many.pause
+        );
+        println!("{about}");
+        assert!(cost < 4.0 && many.got > 4_000, "{about}");
+    }
+}
+
+#[test]
+fn a_crowd_goes_on_when_its_places_are_lost() {
+    let mut many = Many::new(100, Kind::Reentrant, 1_000);
+    many.run(1_000_000);
+    many.server.crowds.clear();
+    many.cost(20_000_000);
+    // One recheck.
+    assert!(many.pause < 6_000_000, "{}", many.pause);
+    let cost = many.cost(5_000_000);
+    assert!(cost < 4.0 && many.got > 2_000, "{cost} {}", many.got);
+}
+
+#[test]
+fn callers_that_give_up_hold_up_no_crowd() {
+    let mut many = Many::new(100, Kind::Reentrant, 1_000);
+    many.wait = Some(ms(40));
+    many.run(1_000_000);
+    many.cost(5_000_000);
+    assert!(
+        many.pause < 100_000 && many.got > 1_000,
+        "{} {}",
+        many.pause,
+        many.got
+    );
+}
+
+#[test]
+fn a_crowd_goes_on_beside_those_that_hear_the_channel_of_the_lock_alone() {
+    for denied in [1, 15, 30] {
+        let mut many = Many::new(30, Kind::Reentrant, 1_000);
+        many.denied = denied;
+        many.run(1_000_000);
+        many.cost(20_000_000);
+        let least = many.members.iter().map(|one| one.got).min().unwrap();
+        let about = format!(
+            "{denied}: {} got, pause {}, least {least}, jain {:.3}",
+            many.got,
+            many.pause,
+            many.jain()
+        );
+        println!("{about}");
+        assert!(
+            many.pause < 20_000 && many.got > 6_000 && least > 20,
+            "{about}"
+        );
+    }
+}
