@@ -19,7 +19,7 @@ use super::context::{Context, Purpose};
 use super::hold::Hold;
 use super::interface::CallOutcome;
 use super::links::{LinkId, Which};
-use super::ops::release_of;
+use super::ops::{NOBODY, release_of};
 use super::timers::Timer;
 use super::timing;
 use crate::moment::Moment;
@@ -256,6 +256,8 @@ impl Cleanups {
                 lane.sent += 1;
                 cleanup.again_at.take_if(|at| *at <= cx.now);
                 let op = cleanup.op(owner);
+                // Another copy would take it from a later waiter.
+                cleanup.place = cleanup.place.map(|_| NOBODY);
                 let purpose = Purpose::Cleanup { link, owner };
                 cx.send(purpose, op.into(), cleanup.limit, None);
             } else {

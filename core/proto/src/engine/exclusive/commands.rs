@@ -279,7 +279,6 @@ impl Engine {
     fn give_back(&mut self, owner: OwnerId, name: Name, form: Form) -> Op {
         let now = self.cx.now;
         let (mut remaining, mut ttl, mut lesson) = (0, Duration::ZERO, None);
-        let place = self.place_of(&name, owner, &form);
         if let Some(hold) = self.holds.get_mut(&owner) {
             ttl = hold.time_needed(now);
             if ttl.is_zero() {
@@ -290,6 +289,8 @@ impl Engine {
                 hold.shrink(now);
             }
         }
+        let ends = remaining == 0;
+        let place = ends.then(|| self.end_place(&name, owner, &form)).flatten();
         Op::Release {
             name,
             owner,
