@@ -664,9 +664,14 @@ impl Engine {
     /// The place in a crowd that ends with the lock of this owner. It ends once: a second release of this owner
     /// would take it from the next waiter of this client. Where this client knows of a crowd, its first one
     /// is woken anyway, as `NOBODY` has a place.
-    fn end_place(&mut self, name: &Name, owner: OwnerId, form: &Form) -> Option<OwnerId> {
+    pub(in crate::engine) fn end_place(
+        &mut self,
+        name: &Name,
+        owner: OwnerId,
+        kind: Kind,
+    ) -> Option<OwnerId> {
         let queue = self.names.queues.get(name);
-        let queue = queue.filter(|_| form.kind.layout().crowds());
+        let queue = queue.filter(|_| kind.layout().crowds());
         let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);
         let own = self.holds.get_mut(&owner);
         let own = own.and_then(|hold| hold.place.take());
@@ -674,7 +679,7 @@ impl Engine {
     }
 
     fn begin_cleanup(&mut self, mut left: Left, alive_until: Option<Moment>) {
-        let place = self.end_place(&left.name, left.owner, &left.form);
+        let place = self.end_place(&left.name, left.owner, left.form.kind);
         left.place = left.place.or(place);
         // The lock with this token, if there is one, belongs to a later attempt.
         let used = |token: &Arc<str>| self.view().is_token_used(&left.name, token);

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
+use crate::wire::{Fencing, Form, Kind, Name, Op, OwnerId, RenewReply, Renewal, Reply};
 
 impl Engine {
     // ---- operations ----
@@ -289,8 +289,6 @@ impl Engine {
                 hold.shrink(now);
             }
         }
-        let ends = remaining == 0;
-        let place = ends.then(|| self.end_place(&name, owner, &form)).flatten();
         Op::Release {
             name,
             owner,
@@ -299,7 +297,7 @@ impl Engine {
             ttl,
             lesson,
             unmark: false,
-            place,
+            place: None,
         }
     }
 
@@ -348,6 +346,19 @@ impl Engine {
         self.holds.get_mut(&owner)?.work.made()?.command.as_mut()
     }
 
+    /// The command frees the lock, and with it the place that its owner has in a crowd.
+    fn release_place(&mut self, name: &Name, owner: OwnerId, kind: Kind) {
+        let ended = self.end_place(name, owner, kind);
+        let Some(command) = self.command_of(owner) else {
+            return;
+        };
+        if ended.is_some()
+            && let Op::Release { place, .. } = Arc::make_mut(&mut command.op)
+        {
+            *place = ended;
+        }
+    }
+
     /// Sends a copy of the command. Without a connection the command waits for `link_up`.
     pub(in crate::engine) fn send_command(&mut self, owner: OwnerId) {
         let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
@@ -370,6 +381,19 @@ impl Engine {
         }
         if up {
             command.copies += 1;
+            if let Op::Release {
+                name,
+                form,
+                remaining: 0,
+                ..
+            } = &*command.op
+            {
+                let (name, kind) = (name.clone(), form.kind);
+                self.release_place(&name, owner, kind);
+            }
+            let Some(command) = self.command_of(owner) else {
+                return;
+            };
             let (op, limit) = (command.op.clone(), command.limit);
             let purpose = self.purpose_of(owner, &op);
             let call = self.send(purpose, op, limit);
