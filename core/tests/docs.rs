@@ -399,7 +399,7 @@ fn rights() -> String {
          ```\n{USER} {base}\nACL SETUSER app {newer}\n```\n\n\
          Add by `ACL SETUSER app ...`:\n\n\
          - **The kinds `article` and `redis-semaphore`**: write `lock:orders` and `mutex:orders` in place of each `orders` above.\n\
-         - **[Crowds](cost.md#a-crowd-at-one-name)**, for the kinds `reentrant` and `simple`: `{crowd}`. Without them each release wakes all waiters.\n\
+         - **[Crowds](cost.md#a-crowd-at-one-name)**, for locks of the kinds `reentrant`, `simple` and `adaptive`, and for semaphores: `{crowd}`. Without them each release wakes all waiters.\n\
          - **Read-write locks**: `{sides}`, with `writer_preference` also `{mark}`.\n\
          - **Fair locks**: `{fair}`.\n\
          - **Semaphores**: `{permits}`, with the option `fair` also `{fair_permits}`.\n\

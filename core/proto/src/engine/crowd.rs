@@ -9,6 +9,10 @@
 //! The first place is told by its own refused try that nobody is before it. It then listens to the lock's
 //! channel, because the holder may be a program that knows no places. Everybody else is behind one that
 //! has a place in hand, who wakes the next. A waiter that leaves gives its place up, and wakes the next too.
+//!
+//! Permits have several holders, who may all be programs that know no places. So the first place always
+//! listens to the semaphore's channel, and whoever takes a permit tells the next place that it is the first
+//! now (`tell`). Their releases know nothing of a crowd.
 
 use crate::wire::{OwnerId, Place, Topic};
 
@@ -21,6 +25,10 @@ pub(super) struct Crowd {
     pub(super) place: Option<OwnerId>,
     /// How many were before it when the server last told, if it may be in the set.
     pub(super) ahead: Option<u32>,
+    /// Whether it is told that it is the first, as waiters for permits are.
+    pub(super) is_told: bool,
+    /// Whether it has been told so, and asks for a place again next time.
+    stays: bool,
 }
 
 impl Crowd {
@@ -28,6 +36,8 @@ impl Crowd {
         denied: false,
         place: None,
         ahead: None,
+        is_told: false,
+        stays: false,
     };
 
     /// A try was in vain that asked for a place, with so many before it.
@@ -35,6 +45,14 @@ impl Crowd {
         self.denied = ahead.is_none();
         self.place = ahead.is_some().then_some(place);
         self.ahead = ahead;
+    }
+
+    /// Its place is given up.
+    pub(super) fn leave(&mut self) {
+        *self = Crowd {
+            denied: self.denied,
+            ..Crowd::NONE
+        };
     }
 
     /// Its channel cannot be subscribed.
@@ -45,30 +63,55 @@ impl Crowd {
         };
     }
 
+    /// It is the first now, so it listens to the channel of the lock.
+    pub(super) fn tell(&mut self) {
+        (self.ahead, self.stays) = (Some(0), true);
+    }
+
+    /// Whether the set may have a place of this client that nobody but itself ends.
+    pub(super) fn is_left_behind(&self) -> bool {
+        self.is_told && self.ahead.is_some()
+    }
+
+    /// Whether a release of this client leaves the turn to the crowd.
+    pub(super) fn is_known(&self) -> bool {
+        self.place.is_some() || self.stays
+    }
+
+    /// Whether it asks for a place, if it has none. `rivals`: several others want the lock.
+    pub(super) fn joins(&self, rivals: bool) -> bool {
+        self.place.is_none() && !self.denied && (rivals || self.stays)
+    }
+
     /// The place that the next try asks for. `due`: a message was to cause it, and did not. `hears`: the
-    /// channel of its place is subscribed. `new`: the place of one that has none, and rivals.
+    /// channel of its place is subscribed. `new`: the place of one that joins.
     pub(super) fn next(&self, due: bool, hears: bool, new: Option<OwnerId>) -> Option<Place> {
         let Some(owner) = self.place else {
-            let owner = new.filter(|_| !self.denied)?;
+            let owner = new?;
             return Some(Place {
                 owner,
                 first: false,
             });
         };
-        let asks = hears || self.ahead == Some(0);
+        let asks = hears || self.ahead == Some(0) || self.is_told;
         asks.then_some(Place { owner, first: due })
     }
 
     /// This client got the lock, after it had waited for others or not.
     pub(super) fn won(&mut self, waited: bool) {
+        if self.is_told {
+            *self = Crowd {
+                denied: self.denied,
+                stays: self.stays && waited,
+                ..Crowd::NONE
+            };
+            return;
+        }
         let stays = waited && self.place.is_some() && self.ahead != Some(0);
         if stays {
             self.ahead = None;
         } else {
-            *self = Crowd {
-                denied: self.denied,
-                ..Crowd::NONE
-            };
+            self.leave();
         }
     }
 

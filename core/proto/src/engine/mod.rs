@@ -644,14 +644,19 @@ impl Engine {
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
         };
-        queue.crowd.ahead = None;
+        let place = queue.crowd.place;
+        if queue.crowd.is_told {
+            queue.crowd.leave();
+        } else {
+            (queue.crowd.ahead, queue.crowd.place) = (None, place.map(|_| next));
+        }
         let left = Left {
             name: name.clone(),
             owner,
             form: Form::default(),
             lease: timing::LOOK,
             marked: false,
-            place: queue.crowd.place.replace(next),
+            place,
         };
         self.begin_cleanup(left, None);
     }
@@ -671,7 +676,7 @@ impl Engine {
         kind: Kind,
     ) -> Option<OwnerId> {
         let queue = self.names.queues.get(name);
-        let queue = queue.filter(|_| kind.layout().crowds());
+        let queue = queue.filter(|_| kind.layout().wakes_crowd());
         let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);
         let own = self.holds.get_mut(&owner);
         let own = own.and_then(|hold| hold.place.take());
@@ -759,6 +764,9 @@ impl Engine {
         } else if topic == Topic::Lock {
             return;
         }
+        if queue.crowd.is_told && queue.crowd.topic() == Some(topic) {
+            return self.first_in_crowd(name);
+        }
         if queue.waiters.is_empty() && queue.crowd.topic() == Some(topic) {
             // The release of a hold wakes the next one.
             if queue.holds().is_empty() {
@@ -773,6 +781,28 @@ impl Engine {
             .and_then(|id| self.names.waiters.get(id));
         if head.is_none_or(|head| !head.is_over(now)) && self.wake_head(name) {
             self.cx.counters.wakeups.add(1);
+        }
+    }
+
+    /// The place of this client is the first now. It tries when it hears the channel of the name.
+    fn first_in_crowd(&mut self, name: &Name) {
+        let queue = self.names.queues.get(name);
+        let head = queue.and_then(|queue| queue.waiters.front());
+        let head = head.and_then(|id| self.names.waiters.get(id));
+        match head.map(|head| &head.form).filter(|form| form.crowds()) {
+            Some(form) => {
+                let topic = form.kind.layout().topic();
+                if let Some(queue) = self.names.queues.get_mut(name) {
+                    queue.crowd.tell();
+                }
+                self.cx.counters.wakeups.add(1);
+                self.names.want_channel(&mut self.cx, name, topic);
+            }
+            None => {
+                self.leave_crowd(name);
+                self.wake_head(name);
+                self.advance(name);
+            }
         }
     }
 

@@ -162,7 +162,7 @@ impl WaitQueue {
             self.channel
                 .expect(u8::try_from(messages).unwrap_or(u8::MAX), until);
         }
-        if self.crowd.place.is_some() {
+        if self.crowd.is_known() {
             // The next one is told that it is its turn.
             return;
         }

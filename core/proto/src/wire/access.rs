@@ -39,9 +39,9 @@ impl Part {
     pub fn of(kind: Kind) -> &'static [Part] {
         match kind.layout() {
             Layout::Hash | Layout::Plain => &[Part::Crowd],
-            Layout::Learning => &[Part::Adaptive],
+            Layout::Learning => &[Part::Adaptive, Part::Crowd],
             Layout::Read | Layout::Write => &[Part::ReadWrite],
-            Layout::Permits => &[Part::Semaphore],
+            Layout::Permits => &[Part::Semaphore, Part::Crowd],
             Layout::Queued => &[Part::Fair],
             Layout::QueuedPermits => &[Part::Semaphore, Part::FairSemaphore],
         }

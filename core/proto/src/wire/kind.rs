@@ -190,9 +190,9 @@ impl Layout {
         }
     }
 
-    /// Whether its waiters have places in a crowd.
-    pub fn crowds(self) -> bool {
-        matches!(self, Layout::Hash | Layout::Plain)
+    /// Whether the release of a lock wakes the first place in a crowd. It has one owner then.
+    pub fn wakes_crowd(self) -> bool {
+        matches!(self, Layout::Hash | Layout::Plain | Layout::Learning)
     }
 
     /// The channel on which an owner that waits hears that it may be its turn.
@@ -418,6 +418,13 @@ impl Form {
             kind,
             ..Form::default()
         }
+    }
+
+    /// Whether its waiters have places in a crowd. A wish for several permits has none: it would keep those
+    /// out that want what is free.
+    pub fn crowds(&self) -> bool {
+        let layout = self.kind.layout();
+        layout.wakes_crowd() || layout == Layout::Permits && self.permits == 1
     }
 
     /// The owner as it is stored in Redis, for the client `uuid`.

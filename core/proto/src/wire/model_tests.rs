@@ -152,12 +152,11 @@ impl Both {
                     replicas: 0,
                     under,
                     earlier: was.into_iter().collect(),
-                    place: (kind.layout().crowds() && count < 2 && self.random.chance(400)).then(
-                        || Place {
+                    place: (kind.layout().wakes_crowd() && count < 2 && self.random.chance(400))
+                        .then(|| Place {
                             owner: self.random.between(10, 12),
                             first: self.random.chance(300),
-                        },
-                    ),
+                        }),
                 }
             }
             4..7 => {
@@ -177,7 +176,7 @@ impl Both {
                     ttl: lease,
                     lesson,
                     unmark: kind == Kind::Write && remaining == 0 && self.random.chance(500),
-                    place: (kind.layout().crowds() && self.random.chance(400))
+                    place: (kind.layout().wakes_crowd() && self.random.chance(400))
                         .then(|| self.random.between(10, 12)),
                 }
             }

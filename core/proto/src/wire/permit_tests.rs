@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Commands, Connection};
 
 use super::live_tests::{Live, U, V};
-use super::names::{channel, permit_queue_keys, taken_key};
+use super::names::{channel, channel_for, permit_queue_keys, taken_key};
 use super::*;
 use crate::real::eval;
 use crate::support;
@@ -1096,6 +1096,73 @@ fn changes() -> Vec<Op> {
             kind: Kind::Semaphore,
         },
     ]
+}
+
+/// The only permit in a crowd, for an owner with the place of the same number.
+fn acquire_in_crowd(owner: OwnerId, first: bool) -> Op {
+    let mut op = acquire_two(owner, 1);
+    if let Op::Acquire { form, place, .. } = &mut op {
+        form.permits = 1;
+        *place = Some(Place { owner, first });
+    }
+    op
+}
+
+#[test]
+fn a_permit_is_left_to_the_first_place_and_its_taker_tells_the_next_one() {
+    let mut live = Live::new();
+    let parked = |reply: Reply| match reply {
+        Reply::Parked { ahead, .. } => ahead,
+        other => panic!("{other:?}"),
+    };
+    let is_taken = |reply: Reply| matches!(reply, Reply::Acquired { .. });
+    assert!(is_taken(live.run(&acquire_in_crowd(1, false))));
+    for (owner, ahead) in [(2, 0), (3, 1), (4, 2), (3, 1)] {
+        assert_eq!(parked(live.run(&acquire_in_crowd(owner, false))), ahead);
+    }
+    // The third one listens, the fourth one is gone.
+    let mut messages = live.connect();
+    let mut messages = messages.as_pubsub();
+    let of = |owner| channel_for(U, Topic::Place(owner), "orders");
+    for owner in [3, 5] {
+        messages.subscribe(of(owner)).unwrap();
+    }
+    let release = |owner| Op::Release {
+        name: "orders".into(),
+        owner,
+        form: semaphore(1),
+        remaining: 0,
+        ttl: Duration::ZERO,
+        lesson: None,
+        unmark: false,
+        place: None,
+    };
+    assert_eq!(live.run(&release(1)), Reply::Released(0));
+    assert_eq!(parked(live.run(&acquire_in_crowd(5, false))), 3);
+    assert!(is_taken(live.run(&acquire_in_crowd(2, false))));
+    assert_eq!(messages.get_message().unwrap().get_channel_name(), of(3));
+    // A copy of the call says the same, and tells nobody.
+    assert!(is_taken(live.run(&acquire_in_crowd(2, false))));
+    // One that was woken by its own timer does not leave it to the first, which loses its place.
+    assert_eq!(live.run(&release(2)), Reply::Released(0));
+    assert!(is_taken(live.run(&acquire_in_crowd(6, true))));
+    assert_eq!(messages.get_message().unwrap().get_channel_name(), of(5));
+    let places: Vec<String> = live.cmd("ZRANGE {orders}:redlatch:crowd 0 -1", &[]);
+    assert_eq!(places, [format!("{U}:5")]);
+}
+
+#[test]
+fn a_fault_of_the_crowd_takes_no_permit_away() {
+    let mut live = Live::new();
+    live.cmd::<()>("SET {orders}:redlatch:crowd other", &[]);
+    assert!(matches!(
+        live.run(&acquire_in_crowd(1, false)),
+        Reply::Acquired { .. }
+    ));
+    assert!(matches!(
+        live.run(&acquire_in_crowd(2, false)),
+        Reply::Busy { .. }
+    ));
 }
 
 fn acquire_two(owner: OwnerId, limit: u32) -> Op {

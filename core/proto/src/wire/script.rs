@@ -159,6 +159,9 @@ scripts! {
     ACQUIRE_CROWD_PLAIN = "acquire" Plain with crowd;
     RELEASE_CROWD = "release" Hash with crowd;
     RELEASE_CROWD_PLAIN = "release" Plain with crowd;
+    ACQUIRE_CROWD_LEARNING = "acquire" Learning with crowd;
+    RELEASE_CROWD_LEARNING = "release" Learning with crowd;
+    ACQUIRE_CROWD_PERMITS = "permit_acquire" Permits with crowd;
     ACQUIRE_MANY = "acquire_many" Hash;
     ACQUIRE_MANY_PLAIN = "acquire_many" Plain;
     RELEASE_MANY = "release_many" Hash;
@@ -200,7 +203,7 @@ scripts! {
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 19] = [
+const SHARED: [(&str, &str); 21] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -215,7 +218,9 @@ const SHARED: [(&str, &str); 19] = [
     ("counter_value", lua!("counter_value")),
     ("counter_mark", lua!("counter_mark")),
     ("counter_marked", lua!("counter_marked")),
+    ("crowd_args", lua!("crowd_args")),
     ("crowd_next", lua!("crowd_next")),
+    ("crowd_place", lua!("crowd_place")),
     ("fair_place", lua!("fair_place")),
     ("fair_heads", lua!("fair_heads")),
     ("fair_leave", lua!("fair_leave")),
@@ -286,6 +291,7 @@ pub(super) fn script(op: &Op) -> &'static Script {
             Change::SetPermits(_) | Change::AddPermits(_) => &SET_COUNTER,
             Change::Drain | Change::SetCount(_) => &SET_COUNTER,
         },
+        (Op::Acquire { place: Some(_), .. }, Permits) => &ACQUIRE_CROWD_PERMITS,
         (Op::Acquire { .. }, Permits) => &ACQUIRE_PERMITS,
         (Op::Release { remaining: 0, .. }, Permits) => &RELEASE_PERMITS,
         (Op::Acquire { .. }, QueuedPermits) => &ACQUIRE_QUEUED_PERMITS,
@@ -354,7 +360,16 @@ pub(super) fn script(op: &Op) -> &'static Script {
             Plain,
         ) => &RELEASE_CROWD_PLAIN,
         (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
+        (Op::Acquire { place: Some(_), .. }, Learning) => &ACQUIRE_CROWD_LEARNING,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
+        (
+            Op::Release {
+                remaining: 0,
+                place: Some(_),
+                ..
+            },
+            Learning,
+        ) => &RELEASE_CROWD_LEARNING,
         (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
         (Op::Release { .. }, Plain | Learning) => &LOWER_PLAIN,
         (Op::Renew { .. }, Plain | Learning) => &RENEW_PLAIN,
@@ -500,7 +515,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                         .iter()
                         .for_each(|owner| words.owner(form, uuid, *owner));
                 }
-                return;
+                return crowd_arguments(name, uuid, *place, publish, words);
             }
             if let (Some(writer), Kind::Read) = (under, form.kind) {
                 words.number(u64::from(*count));
@@ -534,12 +549,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.number(whole_ms(time));
             }
             counter.into_iter().for_each(|life| words.number(life));
-            if let Some(Place { owner, first }) = place {
-                crowd(name, uuid, *owner, words);
-                words.add(if *first { "0" } else { "1" });
-                words.parts(&channel_parts(Topic::Lock, name));
-                words.add(verbs(Topic::Lock, name, publish));
-            }
+            crowd_arguments(name, uuid, *place, publish, words);
         }
         Op::HandOver {
             owner,
@@ -661,6 +671,22 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             change_arguments(change, words);
         }
         Op::Read { .. } => {}
+    }
+}
+
+/// Adds what an acquisition in a crowd knows of it.
+fn crowd_arguments(
+    name: &Name,
+    uuid: &str,
+    place: Option<Place>,
+    publish: Publish,
+    words: &mut Words,
+) {
+    if let Some(Place { owner, first }) = place {
+        crowd(name, uuid, owner, words);
+        words.add(if first { "0" } else { "1" });
+        words.parts(&channel_parts(Topic::Lock, name));
+        words.add(verbs(Topic::Lock, name, publish));
     }
 }
 

@@ -288,6 +288,12 @@ impl Engine {
             return;
         };
         let Some(&id) = queue.waiters.front() else {
+            if queue.crowd.is_left_behind() {
+                self.leave_crowd(name);
+            }
+            let Some(queue) = self.names.queues.get_mut(name) else {
+                return;
+            };
             queue.rest(&mut self.names.rooms);
             if queue.channel.wanted {
                 // Nobody gets the place of another one, but in a crowd it is that of the client.
@@ -360,20 +366,26 @@ impl Engine {
         };
         let mut op = head.next_try(self.cx.now, self.cx.config.recheck);
         let due = std::mem::take(&mut head.due);
+        let crowds = head.form.crowds();
         if let Op::Acquire { place, .. } = &mut op
             // A try is refused by a holder only, not by those that come first.
             && !tries
-            && head.form.kind.layout().crowds()
+            && crowds
         {
-            let hears = queue.hears_place();
-            let new = queue.turn.has_rivals().then(|| self.cx.next_owner());
-            *place = queue.crowd.next(due, hears, new);
+            let joins = queue.crowd.joins(queue.turn.has_rivals());
+            let new = joins.then(|| self.cx.next_owner());
+            *place = queue.crowd.next(due, queue.hears_place(), new);
             head.in_crowd = place.map(|place| place.owner);
+            queue.crowd.is_told = !head.form.kind.layout().wakes_crowd();
         }
+        let left = !crowds && queue.crowd.is_left_behind();
         head.behind_own = behind_own;
         let limit = head.limit;
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
+        if left {
+            self.leave_crowd(name);
+        }
         if reads {
             self.let_readers_in(name);
         }
@@ -960,7 +972,7 @@ impl Engine {
         // confirmed.
         let layout = waiter.form.kind.layout();
         let crowd = self.names.queues.get(name).map(|queue| &queue.crowd);
-        let crowd = crowd.filter(|_| layout.crowds());
+        let crowd = crowd.filter(|_| waiter.form.crowds());
         let ahead = crowd.filter(|crowd| crowd.is_behind());
         let ahead = ahead.and_then(|crowd| crowd.ahead);
         let topic = crowd.and_then(Crowd::topic).unwrap_or(layout.topic());
@@ -1043,8 +1055,12 @@ impl Engine {
         waiting
             .turn
             .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
-        let mut place = waiting.crowd.place;
-        waiting.crowd.won(waiter.announced || waiter.handed);
+        let mut place = waiting.crowd.place.filter(|_| !waiting.crowd.is_told);
+        // It may have its place still, if it did not ask for it.
+        let left = waiter.in_crowd.is_none() && waiting.crowd.is_left_behind();
+        if !left {
+            waiting.crowd.won(waiter.announced || waiter.handed);
+        }
         if waiter.handed {
             let from = queue.holds().iter().filter_map(|from| self.holds.get(from));
             place = place.or(from
@@ -1063,6 +1079,9 @@ impl Engine {
             let owner = waiter.owner;
             self.open_hold(id, waiter, sent, ttl, token);
             return self.note_place(owner, place);
+        }
+        if left {
+            self.leave_crowd(&waiter.name);
         }
         let (name, key, owner, form) = (
             waiter.name.clone(),
@@ -1225,8 +1244,12 @@ impl Engine {
         let in_crowd = queue.filter(|queue| queue.crowd.topic() == Some(queue.channel.topic));
         if let Some(queue) = in_crowd {
             // A user may be allowed the channel of the lock alone.
+            let topic = match queue.crowd.is_told {
+                true => Topic::Semaphore,
+                false => Topic::Lock,
+            };
             queue.crowd.deny();
-            self.names.want_channel(&mut self.cx, name, Topic::Lock);
+            self.names.want_channel(&mut self.cx, name, topic);
             return;
         }
         if self.names.queues.contains_key(name) || self.counting.knows(name) {

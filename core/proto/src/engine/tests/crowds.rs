@@ -32,6 +32,17 @@ struct Member {
     got: u64,
 }
 
+/// A semaphore has one permit, unless a test sets the number.
+fn terms(kind: Kind) -> Terms {
+    let one = kind.takes_permits();
+    Terms {
+        kind,
+        permits: one.into(),
+        limit: one.into(),
+        ..WATCHED
+    }
+}
+
 struct Many {
     server: Server,
     members: Vec<Member>,
@@ -215,10 +226,7 @@ impl Many {
                     name: NAME.into(),
                     key: OwnerKey::Once,
                     wait: self.wait,
-                    terms: Terms {
-                        kind: self.members[at].kind,
-                        ..WATCHED
-                    },
+                    terms: terms(self.members[at].kind),
                     token: None,
                 };
                 self.request(at, request);
@@ -267,7 +275,7 @@ impl Many {
 
 #[test]
 fn a_hand_over_in_a_crowd_costs_few_calls_however_large_it_is() {
-    let (hash, plain) = (Kind::Reentrant, Kind::Simple);
+    let (hash, plain, permit) = (Kind::Reentrant, Kind::Simple, Kind::Semaphore);
     let crowds = [
         (3, hash, 1_000),
         (10, hash, 0),
@@ -276,6 +284,12 @@ fn a_hand_over_in_a_crowd_costs_few_calls_however_large_it_is() {
         (300, hash, 0),
         (300, hash, 20_000),
         (1_000, hash, 1_000),
+        (60, Kind::Adaptive, 1_000),
+        (3, permit, 1_000),
+        (10, permit, 0),
+        (60, permit, 1_000),
+        (300, permit, 20_000),
+        (1_000, permit, 1_000),
     ];
     for (count, kind, inside) in crowds {
         let mut many = Many::new(count, kind, inside);
@@ -288,14 +302,16 @@ fn a_hand_over_in_a_crowd_costs_few_calls_however_large_it_is() {
         );
         println!("{about}");
         let fair = jain > 0.9;
-        assert!(cost < 3.2 && fair && pause < inside + 10_000, "{about}");
+        let most = if kind == permit { 5.2 } else { 3.2 };
+        assert!(cost < most && fair && pause < inside + 10_000, "{about}");
     }
 }
 
 #[test]
 fn a_crowd_goes_on_without_those_that_die_or_stop() {
-    for stops in [false, true] {
-        let mut many = Many::new(100, Kind::Reentrant, 1_000);
+    let cases = [Kind::Reentrant, Kind::Semaphore].map(|kind| [(kind, false), (kind, true)]);
+    for (kind, stops) in cases.into_iter().flatten() {
+        let mut many = Many::new(100, kind, 1_000);
         many.run(1_000_000);
         for at in (0..100).step_by(3) {
             // None of them has the lock, which would be gone for its lease.
@@ -308,11 +324,12 @@ fn a_crowd_goes_on_without_those_that_die_or_stop() {
         many.run(60_000_000);
         let cost = many.cost(10_000_000);
         let about = format!(
-            "{stops}: {cost:.2} calls, {} got, pause {}",
+            "{kind:?}, {stops}: {cost:.2} calls, {} got, pause {}",
             many.got, many.pause
         );
         println!("{about}");
-        assert!(cost < 4.0 && many.got > 4_000, "{about}");
+        let most = if kind == Kind::Semaphore { 6.0 } else { 4.0 };
+        assert!(cost < most && many.got > 4_000, "{about}");
     }
 }
 

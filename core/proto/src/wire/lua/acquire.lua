@@ -7,18 +7,10 @@
 -- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
 --        now STALE | now ACQUIRED ttl token | now BUSY ttl | now GONE why | now FOREIGN what
 --        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
---# hash-crowd plain-crowd
--- In a crowd. A set has the places of those that wait, by the time at which they came; a fault of it keeps nobody out.
--- The last of ARGV are this set, the own place, 1 if a free lock is left to the first place, the lock's channel
--- and publish verbs.
+--# hash-crowd plain-crowd learning-crowd
+-- In a crowd a set has the places of those that wait, by the time at which they came.
 -- reply also  now PARKED ttl ahead: it has its place, so many are before it
-local verbs = table.remove(ARGV)
-local channel = table.remove(ARGV)
-local waits = table.remove(ARGV)
-local place = table.remove(ARGV)
-local crowd = table.remove(ARGV)
-local first = redis.pcall('ZRANGE', crowd, 0, 0)[1]
-local behind = waits == '1' and first and first ~= place
+--@ crowd_args
 --# all
 local lock, owner, lease, latest, count, fencing = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '1', ARGV[5]
 --# hash
@@ -82,17 +74,14 @@ held, other = value == owner, value and value ~= owner
 local ttl = value and redis.call('PTTL', lock)
 --# all
 if not held and count > 1 then return {now, GONE, other and STOLEN or DELETED} end
---# hash-crowd plain-crowd
+--# hash-crowd plain-crowd learning-crowd
 if behind and not held and not other then
 -- It may not have been woken.
 --@ crowd_next
   behind = woken
 end
 if other or behind and not held or count == 0 and held then
-  redis.pcall('ZADD', crowd, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), place)
-  redis.pcall('PEXPIRE', crowd, KEPTCROWD)
-  local ahead = redis.pcall('ZRANK', crowd, place)
-  if type(ahead) == 'number' then return {now, PARKED, ttl or -1, ahead} end
+--@ crowd_place
 end
 --# all
 if other or (held and count == 0) then return {now, BUSY, ttl} end
@@ -122,7 +111,7 @@ if ttl < lease then
     return set
   end
 end
---# hash-crowd plain-crowd
+--# hash-crowd plain-crowd learning-crowd
 -- The first one was woken and did not come.
 redis.pcall('ZREM', crowd, place, first or place)
 --# all

@@ -6,6 +6,10 @@
 --        takes none), earlier owners of its waiter
 -- reply  ends: taken for the lease | now STALE | now ACQUIRED ttl '' | now BUSY ttl | now GONE why | now FOREIGN what
 --        in fair mode: now VAIN ttl, when there are fewer permits than it wants, so that it has no place
+--        in a crowd: now PARKED ttl ahead (as in acquire)
+--# permits-crowd
+--@ crowd_args
+--# all
 local key, taken, owner, lease, limit = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])
 --@ clock
 if now + lease > tonumber(ARGV[3]) then return {now, STALE} end
@@ -56,6 +60,9 @@ end
 --# permits
 free = tonumber(free or 0)
 local took = free >= #ids
+--# permits-crowd
+-- The first one has heard of what is free.
+took = took and not behind
 --# queued_permits
 -- A wish for more than there are holds nobody up: it gets a place when there are enough.
 local vain = free and free + redis.call('ZCARD', taken) < #ids
@@ -91,6 +98,11 @@ if took then
   -- The ids of a semaphore that expires expire with it.
   local ttl = redis.pcall('PTTL', key)
   if type(ttl) == 'number' and ttl > 0 then redis.pcall('PEXPIRE', taken, ttl) end
+--# permits-crowd
+  -- The next one hears that it is the first, so that it listens to the releases.
+  redis.pcall('ZREM', crowd, place, first or place)
+--@ crowd_next
+--# all
 end
 --# permits
 local tells = #over > 0
@@ -112,5 +124,8 @@ if vain then code = VAIN end
 local first = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
 local ends = tonumber(first[2] or nil)
 -- Redisson keeps a permit without a lease until a time like this.
-if not ends or ends > 900000000000000 then return {now, code, -1} end
-return {now, code, math.max(0, ends - now)}
+local ttl = ends and ends <= 900000000000000 and math.max(0, ends - now) or -1
+--# permits-crowd
+--@ crowd_place
+--# all
+return {now, code, ttl}

@@ -3,7 +3,7 @@
 -- ARGV   owner, channel, publish verbs (PUBLISH if they are missing),
 --        seconds that an adaptive lock was held, seconds that were asked for
 -- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
---# hash-crowd plain-crowd
+--# hash-crowd plain-crowd learning-crowd
 -- In a crowd, ARGV ends with the set of the places, and one that is given up.
 local place = table.remove(ARGV)
 local crowd = table.remove(ARGV)
@@ -24,7 +24,7 @@ end
 --# plain learning
 local value = redis.pcall('GET', lock)
 if value ~= owner then
---# plain-crowd
+--# plain-crowd learning-crowd
 --@ crowd_next
 --# plain learning
   if type(value) ~= 'table' then return {0, GONE, value and STOLEN or DELETED} end
@@ -50,7 +50,7 @@ if ARGV[4] then pcall(learn, tonumber(ARGV[4]), tonumber(ARGV[5])) end
 redis.call('DEL', lock)
 --# all
 
---# hash-crowd plain-crowd
+--# hash-crowd plain-crowd learning-crowd
 -- It hears of it before those that have no place.
 --@ crowd_next
 --# all

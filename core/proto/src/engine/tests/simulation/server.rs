@@ -1312,6 +1312,44 @@ impl Server {
                 count,
                 lease,
                 limit,
+                place: Some(place),
+                ..
+            } => {
+                let me = (origin.uuid, *owner);
+                let own = (origin.uuid, place.owner);
+                match semaphore.again(me, *count, *lease, now_ms) {
+                    Some(reply) => (reply, false),
+                    None => {
+                        let (back, _) = semaphore.refill(*limit);
+                        let many = form.permits.into();
+                        let enough = semaphore.free.is_some_and(|free| free >= many);
+                        let first = self.crowds.get(&name).and_then(|crowd| crowd.first());
+                        let left = !place.first && first.is_some_and(|first| *first != own);
+                        let semaphore = self.semaphores.get_mut(&name).unwrap();
+                        let reply = if enough && !left {
+                            let taken = semaphore.take_for(me, many, *lease, now_ms);
+                            let crowd = self.crowds.entry(name.clone()).or_default();
+                            let first = crowd.first().copied();
+                            crowd.retain(|other| *other != own && Some(*other) != first);
+                            self.wake_crowd(&name, own);
+                            taken
+                        } else if let Reply::Busy { ttl } = semaphore.busy(now_ms, false) {
+                            let ahead = self.park(&name, own);
+                            Reply::Parked { ttl, ahead }
+                        } else {
+                            unreachable!()
+                        };
+                        let free = self.semaphores[&name].free;
+                        (reply, back && free.is_some_and(|free| free > 0))
+                    }
+                }
+            }
+            Op::Acquire {
+                owner,
+                form,
+                count,
+                lease,
+                limit,
                 ..
             } => {
                 let me = (origin.uuid, *owner);
