@@ -366,7 +366,8 @@ impl Engine {
         };
         let mut op = head.next_try(self.cx.now, self.cx.config.recheck);
         let due = std::mem::take(&mut head.due);
-        let crowds = head.form.crowds();
+        // Waiters with places in a queue need the channel of the name.
+        let crowds = head.form.crowds() && !queue.has_places;
         if let Op::Acquire { place, .. } = &mut op
             // A try is refused by a holder only, not by those that come first.
             && !tries
