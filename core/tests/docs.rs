@@ -643,7 +643,7 @@ fn counters_need_their_rules() {
 #[test]
 fn semaphores_need_their_rules() {
     let server = Server::start();
-    let url = make_user(&server, &[Part::Semaphore]);
+    let url = make_user(&server, &[Part::Semaphore, Part::Crowd]);
     let client = Client::builder(&url).build().unwrap();
     let two = LockOptions::new()
         .limit(2)
