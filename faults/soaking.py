@@ -7,6 +7,7 @@ can, and write down what it answers, in the lines of `conformance/drivers/README
 from __future__ import annotations
 
 import random
+import re
 import signal
 import threading
 import time
@@ -153,6 +154,7 @@ class Worker:
 
         self.driver = Driver(self.soak.commands[self.language], told)
         self.process = self.driver.process
+        self.soak.pids.add(self.process.pid)
         self.callers = [
             self.soak.caller(self, self.driver, number, write) for number in range(self.soak.many)
         ]
@@ -296,6 +298,7 @@ class Soak:
         self.faults: Counter[str] = Counter()
         self.deletions: list[tuple[str | None, Deletion]] = []
         self.timers: list[threading.Timer] = []
+        self.pids: set[int] = set()
         # The time begins when all clients are open: on a busy machine programs take a while for that.
         self.begun = threading.Event()
         self.until = now()
@@ -410,12 +413,16 @@ class Soak:
         while True:
             left = self.left()
             for redis in self.connections():
-                lines = redis("CLIENT", "LIST").splitlines()
-                left += redis("PUBSUB", "CHANNELS")
-                left += [f"a connection: {line}" for line in lines if "name=redlatch" in line]
+                if own := [line for line in redis("CLIENT", "LIST").splitlines() if self.is_own(line)]:
+                    left += [*redis("PUBSUB", "CHANNELS"), *(f"a connection: {line}" for line in own)]
             if not left or time.monotonic() > end:
                 return left
             time.sleep(0.05)
+
+    def is_own(self, line: str) -> bool:
+        """Whether a connection is of one of our programs. Ports are used again, and another program may look for its server here."""
+        found = re.search(r"name=redlatch;\S*pid=(\d+)", line)
+        return found is not None and int(found[1]) in self.pids
 
     def left(self) -> list[str]:
         """The keys that should be gone; the counters of the tokens stay."""
