@@ -15,7 +15,7 @@ use redlatch::embed::ReentryKeyExt;
 
 use crate::exit;
 use crate::kept::{Kept, intern};
-use crate::task::{self, current_task, running_loop};
+use crate::task::{self, current_task};
 
 /// The flows that a context knows, the newest last.
 ///
@@ -242,7 +242,12 @@ fn running_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
 
 /// Whether the calling thread runs an event loop of asyncio, whose tasks stand still while it waits.
 pub(crate) fn event_loop_runs(py: Python<'_>) -> PyResult<bool> {
-    Ok(modules(py)?.contains(intern!(py, "asyncio"))? && running_loop(py)?.is_some())
+    match modules(py)?.get_item(intern!(py, "asyncio.events"))? {
+        Some(events) => Ok(!events
+            .call_method0(intern!(py, "_get_running_loop"))?
+            .is_none()),
+        None => Ok(false),
+    }
 }
 
 fn trio_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {

@@ -272,18 +272,13 @@ impl Owner {
     }
 }
 
-/// The event loop of the calling thread, if it runs.
-pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
-    let event_loop = Asyncio::of(py)?.running_loop.bind(py).call0()?;
-    Ok(Some(event_loop).filter(|event_loop| !event_loop.is_none()))
-}
-
 /// The task that runs now, if one does.
 pub(crate) fn current_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
-    let Some(event_loop) = running_loop(py)? else {
-        return Ok(None);
-    };
     let asyncio = Asyncio::of(py)?;
+    let event_loop = asyncio.running_loop.bind(py).call0()?;
+    if event_loop.is_none() {
+        return Ok(None);
+    }
     match &asyncio.tasks {
         Some(tasks) => tasks.bind(py).get_item(event_loop),
         None => Ok(Some(asyncio.current_task.bind(py).call1((event_loop,))?)
