@@ -30,7 +30,7 @@ def processes(folder: Path, *lines: str) -> dict[str, Any]:
         )
         (folder / str(number)).write_text(text)
     reports = [{"seconds": 1.0, "cpu_s": 0.001}] * len(lines)
-    return of_processes(reports, SERVER, 8.0, folder)
+    return of_processes(reports, SERVER, 8.0, folder, SERVER.at)
 
 
 def test_gaps_are_from_a_release_to_the_next_acquisition_and_hand_offs_go_to_another_process(
@@ -39,7 +39,7 @@ def test_gaps_are_from_a_release_to_the_next_acquisition_and_hand_offs_go_to_ano
     figures = processes(tmp_path, "100-200 500-600", "300-400 700-800")
     assert figures["handoffs_s"] == 3
     assert figures["gap_p50"] == figures["xgap_p50"] == 100
-    assert figures["cmds"] == 2
+    assert figures["cmds"] == figures["scripts"] == 2
     assert figures["jain"] == 1
     assert figures["overlaps"] == 0
 
@@ -53,6 +53,11 @@ def test_who_takes_the_lock_again_itself_hands_nothing_over(tmp_path: Path) -> N
     figures = processes(tmp_path, "100-200 300-400 500-600", "")
     assert figures["handoffs_s"] == 0
     assert figures["jain"] == 0.5
+
+
+def test_who_ends_last_and_is_alone_is_not_counted(tmp_path: Path) -> None:
+    figures = processes(tmp_path, "100-200 500-600 1000100-1000200 1000300-1000400", "300-400 700-800")
+    assert (figures["acq_s"], figures["jain"]) == (4, 1)
 
 
 def test_medians_are_taken_figure_by_figure_and_entry_by_entry() -> None:
@@ -75,6 +80,16 @@ def test_a_goal_is_reached_missed_or_not_measured() -> None:
     assert not found[f"C, reentrant × {goals.MINIMUM}"].reached
     assert not found[f"Rust, reentrant × {goals.MINIMUM}"].reached
     assert "not measured" in goals.goals_table(list(found.values()))
+
+
+def test_a_crowd_of_300_is_held_against_one_of_60() -> None:
+    def crowd(handoffs: float, scripts: float) -> dict[str, Any]:
+        figures = {"role": "ours", "handoffs_s": handoffs, "scripts": scripts, "jain": 1.0, "overlaps": 0}
+        return {"results": {"redlatch C, fair": figures}}
+
+    found = goals.verdicts({"C60": crowd(400, 4.0), "C300": crowd(300, 4.5)})
+    missed = [(each.workload, each.measured) for each in found if each.measured > 0 and not each.reached]
+    assert missed == [("C300", 4.5), ("C300", 0.75)]
 
 
 def test_the_best_peer_is_never_one_of_ours_nor_a_bound() -> None:

@@ -15,8 +15,8 @@
 static struct {
     const char *workload, *kind, *url, *lease_ms, *name, *id, *ts_file;
     double seconds, warmup;
-    int tasks, locks, inside_us, barrier;
-} args = {"W1", "reentrant", NULL, "30000", "bench", "", NULL, 3, 0.3, 64, 10000, 1000, 0};
+    int tasks, locks, inside_us, barrier, limit;
+} args = {"W1", "reentrant", NULL, "30000", "bench", "", NULL, 3, 0.3, 64, 10000, 1000, 0, 8};
 
 static redlatch_client *client;
 static redlatch_options *lock_options;
@@ -61,6 +61,11 @@ static long status(const char *field)
     return value;
 }
 
+static int permits(void)
+{
+    return strcmp(args.kind, "semaphore") == 0;
+}
+
 static redlatch_lock *lock_of(const char *name, int number)
 {
     char full[256];
@@ -69,7 +74,8 @@ static redlatch_lock *lock_of(const char *name, int number)
         snprintf(full, sizeof full, "%s:%s", args.name, name);
     else
         snprintf(full, sizeof full, "%s:%d", args.name, number);
-    if (redlatch_lock_new(client, full, NULL, &lock) != REDLATCH_OK)
+    if ((permits() ? redlatch_semaphore_new(client, full, args.limit, NULL, &lock)
+                   : redlatch_lock_new(client, full, NULL, &lock)) != REDLATCH_OK)
         fail("lock");
     return lock;
 }
@@ -361,6 +367,8 @@ static void read_arguments(int count, char **words)
             args.inside_us = atoi(value);
         else if (strcmp(flag, "--ts-file") == 0)
             args.ts_file = value;
+        else if (strcmp(flag, "--limit") == 0)
+            args.limit = atoi(value);
         else if (strcmp(flag, "--name") == 0)
             args.name = value;
         else if (strcmp(flag, "--id") == 0)
@@ -378,7 +386,7 @@ int main(int count, char **words)
     read_arguments(count, words);
     if (redlatch_options_new(&lock_options) != REDLATCH_OK ||
         redlatch_options_set(lock_options, "watchdog_lease", args.lease_ms) != REDLATCH_OK ||
-        redlatch_options_set(lock_options, "kind", args.kind) != REDLATCH_OK ||
+        (!permits() && redlatch_options_set(lock_options, "kind", args.kind) != REDLATCH_OK) ||
         redlatch_client_open(args.url, lock_options, &client) != REDLATCH_OK)
         fail("open");
     for (i = 0; i < sizeof workloads / sizeof *workloads; i++)

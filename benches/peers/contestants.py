@@ -21,6 +21,8 @@ OURS = TARGET / "bench"
 
 ALL = ("W1", "W2", "W3", "W4", "W5")
 LOCKING = ("W1", "W2", "W3", "W4")
+# Workloads of 60 and of 300 processes.
+CROWDS = ("C60", "C300")
 SET_AND_SCRIPT = {"set": 1.0, "evalsha": 1.0, "eval": 1.0}
 SCRIPTS = {"evalsha": 1.0, "eval": 1.0}
 WAITING = {"subscribe": 1.0, "unsubscribe": 1.0}
@@ -51,7 +53,7 @@ def floor(name: str, peer: str, on: tuple[str, ...], role: str = "floor", **more
 
 
 FLOORS = [
-    floor("limit: BLPOP token", "blpop", LOCKING, "limit", wire="other", quick=True,
+    floor("limit: BLPOP token", "blpop", (*LOCKING, *CROWDS), "limit", wire="other", quick=True,
           counted={"blpop": 1.0, "lpush": 1.0}, note="LPUSH and BLPOP, no lease: a bound"),
     floor("limit: pipelined C", "pipe", ("W2", "W5"), "limit", quick=True,
           note="one connection, commands formatted before; W5: one script per 500 locks"),
@@ -292,6 +294,18 @@ FAMILY = [
     java("Redisson RReadWriteLock, read", "read", ("R1",), quick=True),
 ]
 
+# A crowd at one name, a process for each. 300 interpreters are too much for a small machine, so that redis-py is one of 60
+# only; a JVM for each process of Redisson is too much already there.
+CROWD = [
+    replace(each, on=CROWDS)
+    for each in (
+        replace(
+            ours("C", "semaphore"), command=(*OUR_PROGRAMS["C"][1], "--kind", "semaphore", "--limit", "1")
+        ),
+        *(ours("C", kind) for kind in ("fair", "simple", "reentrant")),
+    )
+] + [python("redis-py", "redispy", on=CROWDS[:1], note="default sleep=0.1 s")]
+
 # The same npm package without its binary, on the event loop and on a thread.
 WASM = [
     replace(
@@ -301,4 +315,4 @@ WASM = [
     for how, value in (("WebAssembly", "1"), ("WebAssembly thread", "thread"))
 ]
 
-CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + WASM + BUSY + SEMAPHORES + PLAIN + FAMILY
+CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + WASM + BUSY + SEMAPHORES + PLAIN + FAMILY + CROWD

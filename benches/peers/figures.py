@@ -27,11 +27,13 @@ RANKED = {
     "P4": ("handoffs_s", False),
     "F3": ("handoffs_s", False),
     "R1": ("pairs_s", False),
+    "C60": ("handoffs_s", False),
+    "C300": ("handoffs_s", False),
     **dict.fromkeys(("M2", "M8", "M32"), ("p50_us", True)),
 }
-# The workloads with semaphores, fair locks, readers and multi locks run as these do, and report the same.
+# The workloads with semaphores, fair locks, readers, crowds and multi locks run as these do, and report the same.
 LIKE = {"W1B": "W1", "S1": "W1", "S4": "W4", "S5": "W5", "P1": "W1", "P4": "W4", "F3": "W3", "R1": "W1"}
-LIKE |= dict.fromkeys(("M2", "M8", "M32"), "W1")
+LIKE |= dict.fromkeys(("M2", "M8", "M32"), "W1") | dict.fromkeys(("C60", "C300"), "W3")
 CPU = [("client CPU µs", "cpu_us", "{:,.1f}"), ("server CPU µs", "srv_us", "{:,.1f}")]
 # Per workload the columns: heading, figure, format.
 COLUMNS = {
@@ -66,6 +68,7 @@ COLUMNS = {
         ("between processes p50 µs", "xgap_p50", "{:,.0f}"),
         ("longest without, ms", "starve_ms", "{:,.0f}"),
         ("commands", "cmds", "{:.2f}"),
+        ("scripts", "scripts", "{:.2f}"),
         ("Jain", "jain", "{:.3f}"),
         ("overlaps", "overlaps", "{:.0f}"),
         *CPU,
@@ -96,7 +99,7 @@ COLUMNS = {
 }
 COLUMNS |= {"S1": COLUMNS["W1"], "S4": COLUMNS["W4"][1:], "S5": COLUMNS["W5"]}
 COLUMNS |= {"P1": COLUMNS["W1"], "P4": COLUMNS["W4"]}
-COLUMNS |= {"F3": COLUMNS["W3"], "R1": COLUMNS["W1"]}
+COLUMNS |= {"F3": COLUMNS["W3"], "R1": COLUMNS["W1"], "C60": COLUMNS["W3"], "C300": COLUMNS["W3"]}
 COLUMNS |= dict.fromkeys(("M2", "M8", "M32"), COLUMNS["W1"])
 # For the gaps of W3, as for all times that programs report.
 SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
@@ -105,6 +108,10 @@ SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
 def part(values: Iterable[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[round((len(ordered) - 1) * share)] if ordered else float("nan")
+
+
+def scripts_of(did: Counters) -> int:
+    return did.calls.get("evalsha", 0) + did.calls.get("eval", 0)
 
 
 def of_pairs(report: Figures, did: Counters, sent: float) -> Figures:
@@ -127,13 +134,15 @@ def of_itself(report: Figures, pairs: int) -> Figures:
     return {name: report[name] / pairs for name in counted if name in report}
 
 
-def of_processes(reports: list[Figures], did: Counters, sent: float, folder: Path) -> Figures:
-    """W3: each process has left a line per acquisition: acquired, release called, release returned, in ns."""
+def of_processes(reports: list[Figures], did: Counters, sent: float, folder: Path, until: float) -> Figures:
+    """W3: each process has left a line per acquisition: acquired, release called, release returned, in ns. It counts
+    those until the server's counters were read."""
     rows: list[tuple[int, int, int]] = []
     for number in range(len(reports)):
         for line in (folder / str(number)).read_text().splitlines():
             acquired, called, _ = map(int, line.split())
-            rows.append((acquired, called, number))
+            if acquired < until * 1e9:
+                rows.append((acquired, called, number))
     rows.sort()
     gaps, between, overlaps, latest = [], [], 0, 0
     for before, row in pairwise(rows):
@@ -147,20 +156,21 @@ def of_processes(reports: list[Figures], did: Counters, sent: float, folder: Pat
     for number in range(len(reports)) if rows else ():
         seen = [rows[0][0], *(row[0] for row in rows if row[2] == number), rows[-1][1]]
         without += [(later - earlier) / 1e6 for earlier, later in pairwise(seen)]
-    seconds, acquired = max(report["seconds"] for report in reports), max(1, len(rows))
+    acquired = max(1, len(rows))
     held = sum(row[1] - row[0] for row in rows) / 1e9
     return {
-        "acq_s": len(rows) / seconds,
-        "handoffs_s": len(between) / seconds,
+        "acq_s": len(rows) / did.at,
+        "handoffs_s": len(between) / did.at,
         "gap_p50": part(gaps, 0.5),
         "gap_p99": part(gaps, 0.99),
         "gap_quantiles": [part(gaps, share) for share in SHARES],
         "xgap_p50": part(between, 0.5),
         "starve_ms": max(without),
         "cmds": sent / acquired,
+        "scripts": scripts_of(did) / acquired,
         "jain": sum(counts) ** 2 / (len(counts) * sum(count * count for count in counts)) if rows else 0,
         "overlaps": overlaps,
-        "util": held / seconds,
+        "util": held / did.at,
         "cpu_us": sum(report["cpu_s"] for report in reports) / acquired * 1e6,
         "srv_us": did.cpu / acquired * 1e6,
         "failed": sum(report.get("failed", 0) for report in reports),
@@ -185,7 +195,7 @@ def of_callers(report: Figures, did: Counters, sent: float) -> Figures:
 
 def of_held(report: Figures, did: Counters, lease_ms: int) -> Figures:
     # Only renewals happen here, and everybody renews with scripts.
-    sent = did.calls.get("evalsha", 0) + did.calls.get("eval", 0)
+    sent = scripts_of(did)
     thirds = did.at / (lease_ms / 3000)
     return {
         "cpu_ss": report["cpu_s"] / report["seconds"],
@@ -201,12 +211,19 @@ def of_held(report: Figures, did: Counters, lease_ms: int) -> Figures:
 
 
 def figures_of(
-    workload: str, contestant: Contestant, reports: list[Figures], did: Counters, folder: Path, lease_ms: int
+    workload: str,
+    contestant: Contestant,
+    reports: list[Figures],
+    begun: Counters,
+    done: Counters,
+    folder: Path,
+    lease_ms: int,
 ) -> Figures:
+    did = done.since(begun)
     sent = sum(did.calls.get(name, 0) * weight for name, weight in contestant.counted.items())
     like = LIKE.get(workload, workload)
     if like == "W3":
-        return of_processes(reports, did, sent, folder)
+        return of_processes(reports, did, sent, folder, done.at)
     if like == "W4":
         return of_callers(reports[0], did, sent)
     if like == "W5":

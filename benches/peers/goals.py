@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from contestants import CROWDS
 from figures import RANKED, Figures
 
 # The least that interoperates, written by hand: what our re-entrant lock is held against; and the same for SET NX.
@@ -250,6 +251,21 @@ def family(run: Run) -> Iterable[Verdict]:
             yield to_peer(run, workload, f"{face}, {kind}", 5.0)
 
 
+def crowd(run: Run) -> Iterable[Verdict]:
+    """Many processes at one name: what a hand-off costs does not grow with them."""
+    for kind, scripts in (("reentrant", 4.0), ("simple", 4.0), ("fair", 4.0), ("semaphore", 6.0)):
+        name = f"redlatch C, {kind}"
+        for workload in CROWDS:
+            yield at_most(
+                workload, f"scripts per hand-off, C, {kind}", run.of(workload, name, "scripts"), scripts
+            )
+        ratio = run.of("C300", name) / run.of("C60", name)
+        yield at_least("C300", f"hand-offs/s, C, {kind} × those of 60 processes", ratio, 0.8)
+    for workload in CROWDS:
+        yield ours_at_least(run, workload, "Jain over the processes, every kind", "jain", 0.95)
+        yield ours_at_most(run, workload, "overlaps, every kind", "overlaps", 0.0)
+
+
 def several(run: Run) -> Iterable[Verdict]:
     """Multi locks, beside a lock of one name and Redisson's."""
     for workload in ("M2", "M8", "M32"):
@@ -273,6 +289,7 @@ def verdicts(everything: dict[str, Any]) -> list[Verdict]:
         "P1": plain_permits,
         "F3": family,
         "M8": several,
+        "C300": crowd,
     }
     return [verdict for name, goals in workloads.items() if name in everything for verdict in goals(run)]
 

@@ -30,6 +30,8 @@ HEADINGS = {
     "P4": "P4: 64 callers of one process, a plain semaphore of eight permits",
     "F3": "F3: four processes, one name, 1 ms inside, first come, first served",
     "R1": "R1: one caller, the read side of a read-write lock",
+    "C60": "C60: 60 processes, one name, 1 ms inside",
+    "C300": "C300: 300 processes, one name, 1 ms inside",
     "M2": "M2: one caller, a multi lock of 2 names",
     "M8": "M8: one caller, a multi lock of 8 names",
     "M32": "M32: one caller, a multi lock of 32 names",
@@ -113,7 +115,35 @@ def cost_of_held(everything: dict[str, Any]) -> str:
     )
 
 
-CHARTS = {"latency": latency, "throughput": throughput, "gap": gap, "held": cost_of_held}
+def by_processes(everything: dict[str, Any], title: str, y: str, figure: str, unit: float) -> str:
+    names = everything["C300"]["results"]
+    sweep = {
+        str(number): {name: one for name, one in everything[workload]["results"].items() if name in names}
+        for number, workload in {4: "W3", 60: "C60", 300: "C300"}.items()
+    }
+    x = Axis("processes at one name, 1 ms inside", logarithmic=True)
+    return chart(title, x, Axis(y), series(sweep, figure, unit))
+
+
+def crowd(everything: dict[str, Any]) -> str:
+    unit = everything["W3"]["results"][TOKEN]["handoffs_s"]
+    title, y = "A crowd: hand-offs by processes", f"hand-offs per second; 1 is {TOKEN} with 4"
+    return by_processes(everything, title, y, "handoffs_s", unit)
+
+
+def crowd_scripts(everything: dict[str, Any]) -> str:
+    title = "A crowd: what a hand-off costs by processes"
+    return by_processes(everything, title, "scripts per hand-off", "scripts", 1.0)
+
+
+CHARTS = {
+    "latency": latency,
+    "throughput": throughput,
+    "gap": gap,
+    "held": cost_of_held,
+    "crowd": crowd,
+    "crowd-scripts": crowd_scripts,
+}
 
 
 def said(command: list[str]) -> str:

@@ -27,12 +27,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from contestants import CONTESTANTS, OURS, Contestant
+from contestants import CONTESTANTS, CROWDS, OURS, Contestant
 from figures import LIKE, RANKED, Figures, figures_of, left_out, medians, table
 from machine import Cores, Measured, cores_in_use, first_in_line
 
 RESULTS = OURS / "results.json"
-PROCESSES = 4  # of W3
+PROCESSES = {"W3": 4, "F3": 4, "C60": 60, "C300": 300}  # the others: one
 MARGIN = 0.5  # before and after what is counted in W5
 REPEATS = {
     "W1": 3,
@@ -48,6 +48,8 @@ REPEATS = {
     "P4": 3,
     "F3": 2,
     "R1": 3,
+    "C60": 1,
+    "C300": 1,
     "M2": 3,
     "M8": 3,
     "M32": 3,
@@ -124,7 +126,7 @@ def started(
     lease = args.short_lease_ms if like == "W5" else 30_000
     processes: list[Process] = []
     try:
-        for number in range(PROCESSES if LIKE.get(workload, workload) == "W3" else 1):
+        for number in range(PROCESSES.get(workload, 1)):
             words = [
                 "--workload",
                 like,
@@ -134,7 +136,7 @@ def started(
                 "--lease-ms",
                 str(lease),
             ]
-            words += ["--seconds", str(args.hold if like == "W5" else args.seconds), "--id", str(number)]
+            words += ["--seconds", str(seconds_of(workload, args)), "--id", str(number)]
             words += [
                 "--tasks",
                 str(args.tasks),
@@ -160,6 +162,12 @@ def lowest_count(server: Measured, end: float) -> int:
     return lowest
 
 
+def seconds_of(workload: str, args: argparse.Namespace) -> float:
+    if workload in CROWDS:
+        return float(args.crowd)
+    return float(args.hold if LIKE.get(workload, workload) == "W5" else args.seconds)
+
+
 def held_in(workload: str, args: argparse.Namespace) -> int:
     return PERMITS if workload == "S5" else int(args.locks)
 
@@ -176,7 +184,8 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
     server.clean()
     folder = Path(tempfile.mkdtemp(prefix="redlatch-bench-"))
     before_connecting, busy = server.counters(), cores_in_use()
-    own, holds = used_by_us(), LIKE.get(workload, workload) == "W5"
+    own, like = used_by_us(), LIKE.get(workload, workload)
+    holds = like == "W5"
     try:
         with started(contestant, workload, args, server, folder) as processes:
             limit = args.ready if holds else 40
@@ -199,8 +208,12 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
                 held = min(held, lowest_count(server, begun.at + counted_for(args.hold, args.short_lease_ms)))
                 done = server.counters()
                 more["lost"] = max(0, held_in(workload, args) - held)
-            reports = [json_of(process.line(args.seconds + args.hold + 12)) for process in processes]
-            if not holds:
+            elif like == "W3":
+                # Not all end at once, and those that are left would take turns without the others.
+                time.sleep(max(0.0, begun.at + seconds_of(workload, args) - time.monotonic()))
+                done = server.counters()
+            reports = [json_of(process.line(seconds_of(workload, args) + 20)) for process in processes]
+            if like not in ("W3", "W5"):
                 done = server.counters()
             for process, report in zip(processes, reports, strict=True):
                 if report is None:
@@ -208,9 +221,7 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
                 if "na" in report or "error" in report:
                     return verdict(report)
             all_reports = [report for report in reports if report is not None]
-            figures = figures_of(
-                workload, contestant, all_reports, done.since(begun), folder, args.short_lease_ms
-            )
+            figures = figures_of(workload, contestant, all_reports, begun, done, folder, args.short_lease_ms)
         calls, after = done.since(before_connecting), cores_in_use()
         theirs = used_by_us() - own + calls.cpu
         others = max(0.0, after[0] - busy[0] - theirs) / (after[1] - busy[1])
@@ -292,7 +303,7 @@ def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
     noise = [run["others"] for several in runs.values() for run in several]
     how = {
         "repeat": repeat,
-        "seconds": args.hold if LIKE.get(workload, workload) == "W5" else args.seconds,
+        "seconds": seconds_of(workload, args),
         "server": version,
         "pin": args.cores.how,
         "others": statistics.median(noise) if noise else 0.0,
@@ -336,6 +347,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=int, default=0, help=f"default: {REPEATS}")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
     parser.add_argument("--hold", type=float, default=9, help="the same for W5")
+    parser.add_argument("--crowd", type=float, default=20, help="the same for C60 and C300: many take turns")
     parser.add_argument(
         "--short-lease-ms", type=int, default=6000, help="the same: renewals fall into the time measured"
     )
