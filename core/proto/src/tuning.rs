@@ -19,6 +19,10 @@ pub(crate) const TRANSIENT_BACKOFF: (Duration, Duration) =
 /// How long a waiter waits, after an invalidation, for the release message that usually follows.
 pub(crate) const HINT_DELAY: Duration = Duration::from_millis(10);
 
+/// A caller that waits so long for a lock that it holds itself is told of. A grant that nobody took is given
+/// back before.
+pub(crate) const SELF_WAIT: Duration = Duration::from_millis(100);
+
 /// A waiter tries again this long after the holder's lease should have ended.
 pub(crate) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 

@@ -418,7 +418,8 @@ impl Names {
             return;
         };
         let deadline = waiter.deadline.filter(|_| !waiter.answered);
-        let due = deadline.into_iter().chain(waiter.retry).min();
+        let told = waiter.self_wait.filter(|_| !waiter.answered);
+        let due = deadline.into_iter().chain(waiter.retry).chain(told).min();
         let timed = std::mem::replace(&mut waiter.timed, due.is_some());
         match due {
             Some(at) => cx.timers.arm(Timer::Waiter(id), at),

@@ -31,6 +31,8 @@ pub(super) struct Waiter {
     pub(super) deadline: Option<Moment>,
     /// When the parked head tries again by itself.
     pub(super) retry: Option<Moment>,
+    /// When it is told that it waits for a hold of its own key.
+    pub(super) self_wait: Option<Moment>,
     /// Transient errors in a row.
     pub(super) failures: u32,
     /// The last transient error.
@@ -106,6 +108,7 @@ impl Waiter {
             since: Moment::default(),
             deadline: None,
             retry: None,
+            self_wait: None,
             failures: 0,
             error: None,
             stale: false,

@@ -74,14 +74,9 @@ impl Engine {
                 return self.cx.fail(id, error.on(&name));
             }
         }
-        if wait != Some(Duration::ZERO)
+        let waits_for_itself = wait != Some(Duration::ZERO)
             && !form.kind.reads()
-            && mine.is_some_and(|owner| self.holds.never_ends_by_itself(owner))
-        {
-            let text = "a caller waits for a lock that its own thread, task or key holds: if nobody else releases it, the \
-                        wait never ends; release it first, or let the lock be entered again (option reentrant)";
-            self.cx.event("self_wait", EventLevel::Warn, &name, text);
-        }
+            && mine.is_some_and(|owner| self.holds.never_ends_by_itself(owner));
         if let OwnerKey::Hold(_) = key {
             let is_live = mine.is_some_and(|owner| self.holds.is_held(owner));
             let error = if is_live {
@@ -144,6 +139,7 @@ impl Engine {
                 .filter(|wait| !wait.is_zero())
                 .map(|wait| self.cx.now.after(wait)),
             under: wish.under,
+            self_wait: waits_for_itself.then(|| self.cx.now.after(tuning::SELF_WAIT)),
             // A writer that waited for its own reader would wait for ever.
             stands_back: stands_back.filter(|_| form.kind.reads() && wish.under.is_none()),
             ..Waiter::new(name.clone(), key, owner, terms, form, limit)
@@ -623,13 +619,22 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let name = waiter.name.clone();
-        if !waiter.answered && waiter.is_over(self.cx.now) {
+        let (name, now) = (waiter.name.clone(), self.cx.now);
+        let is_over = !waiter.answered && waiter.is_over(now);
+        let told = waiter.self_wait.take_if(|at| is_over || *at <= now);
+        if told.is_some() && !waiter.answered {
+            let (key, kind) = (waiter.key, waiter.form.kind);
+            self.tell_self_wait(&name, key, kind);
+        }
+        if is_over {
             let error = late_waiter(self.view(), &self.cx, id).on(&name);
             return self.give_up(id, error);
         }
-        if waiter.retry.is_some_and(|at| at <= self.cx.now) {
-            (waiter.retry, waiter.due) = (None, true);
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        if waiter.retry.take_if(|at| *at <= now).is_some() {
+            waiter.due = true;
             if waiter.queues() {
                 self.ask_for_place(id);
                 return self.names.arm_waiter(&mut self.cx, id);
@@ -638,6 +643,15 @@ impl Engine {
             self.advance(&name);
         }
         self.names.arm_waiter(&mut self.cx, id);
+    }
+
+    fn tell_self_wait(&mut self, name: &Name, key: OwnerKey, kind: Kind) {
+        let mine = self.names.hold_of(&self.holds, name, key, kind);
+        if mine.is_some_and(|owner| self.holds.never_ends_by_itself(owner)) {
+            let text = "a caller waits for a lock that its own thread, task or key holds: if nobody else releases it, the \
+                        wait never ends; release it first, or let the lock be entered again (option reentrant)";
+            self.cx.event("self_wait", EventLevel::Warn, name, text);
+        }
     }
 
     /// Answers a waiter with an error. If its call is in flight, the waiter keeps its place at the

@@ -1,6 +1,7 @@
 //! Levels and their leases, re-entry, release, extension.
 
 use super::*;
+use crate::tuning::SELF_WAIT;
 
 /// Releases a level that is not the last one. Returns the remaining count and the TTL that were
 /// sent.
@@ -893,6 +894,17 @@ fn a_caller_that_waits_for_its_own_hold_is_told_of_in_an_event() {
     rig.acquire_with("n", FLOWS[1], None, PLAIN);
     assert!(!rig.events.contains(&"self_wait"));
     rig.acquire_with("n", FLOWS[0], None, PLAIN);
+    rig.pass(SELF_WAIT);
+    assert!(rig.events.contains(&"self_wait"));
+}
+
+#[test]
+fn a_short_wait_for_its_own_hold_is_told_of_when_it_ends() {
+    let mut rig = Rig::new();
+    rig.hold_with("n", FLOWS[0], PLAIN);
+    let short = rig.acquire_with("n", FLOWS[0], Some(SELF_WAIT / 2), PLAIN);
+    rig.pass(SELF_WAIT / 2);
+    assert_eq!(rig.failed(short), ErrorKind::Timeout);
     assert!(rig.events.contains(&"self_wait"));
 }
 
@@ -904,6 +916,19 @@ fn a_wait_behind_the_release_of_its_own_hold_is_no_event() {
     rig.input(grant.dropped());
     rig.sent().release();
     rig.acquire_with("n", FLOWS[0], None, PLAIN);
+    rig.pass(SELF_WAIT);
+    assert!(!rig.events.contains(&"self_wait"));
+}
+
+/// Regression test: a task that gave up as it was granted the lock came back before its grant was dropped, and
+/// was warned.
+#[test]
+fn a_wait_for_a_grant_that_its_caller_never_took_is_no_event() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", FLOWS[0], PLAIN);
+    rig.acquire_with("n", FLOWS[0], None, PLAIN);
+    rig.input(grant.dropped());
+    rig.pass(SELF_WAIT);
     assert!(!rig.events.contains(&"self_wait"));
 }
 
@@ -919,6 +944,7 @@ fn a_wait_for_a_lease_of_its_own_that_ends_by_itself_is_no_event() {
         },
     );
     rig.acquire_with("n", FLOWS[0], None, PLAIN);
+    rig.pass(SELF_WAIT);
     assert!(!rig.events.contains(&"self_wait"));
 }
 
