@@ -29,6 +29,8 @@ const UUIDS: [&str; 2] = [
 
 /// The owners that call.
 const OWNERS: [(Uuid, OwnerId); 4] = [(0, 1), (0, 2), (1, 1), (1, 2)];
+/// The places in a crowd that somebody listens for, of three each.
+const PLACES: [(Uuid, OwnerId); 4] = [(0, 10), (0, 11), (1, 10), (1, 11)];
 
 struct Both {
     kind: Kind,
@@ -54,7 +56,7 @@ impl Both {
             model
                 .subscribers
                 .insert((channel(kind.layout().topic(), name).into(), 0));
-            for (uuid, owner) in OWNERS {
+            for (uuid, owner) in OWNERS.into_iter().chain(PLACES) {
                 let place = channel_for(&uuid.to_string(), Topic::Place(owner), name);
                 model.subscribers.insert((place.into(), 0));
             }
@@ -715,7 +717,7 @@ fn compare(kind: Kind) {
         channels
             .subscribe(channel(kind.layout().topic(), name))
             .unwrap();
-        for owner in OWNERS {
+        for owner in OWNERS.into_iter().chain(PLACES) {
             let place = channel(Topic::Lock, name) + ":" + &field_of(owner);
             channels.subscribe(place).unwrap();
         }
