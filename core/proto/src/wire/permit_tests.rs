@@ -1123,6 +1123,8 @@ fn a_permit_is_left_to_the_first_place_and_its_taker_tells_the_next_one() {
     // The third one listens, the fourth one is gone.
     let mut messages = live.connect();
     let mut messages = messages.as_pubsub();
+    let limit = Some(Duration::from_secs(20));
+    messages.set_read_timeout(limit).unwrap();
     let of = |owner| channel_for(U, Topic::Place(owner), "orders");
     for owner in [3, 5] {
         messages.subscribe(of(owner)).unwrap();
