@@ -5,7 +5,7 @@
 const assert = require('node:assert/strict')
 const { spawn, spawnSync } = require('node:child_process')
 const { once } = require('node:events')
-const { cpSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } = require('node:fs')
+const { cpSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { basename, join } = require('node:path')
 const { after } = require('node:test')
@@ -83,6 +83,30 @@ signalTest('a signal ends a program whose event loop is blocked, and releases wh
   const child = spawn(process.execPath, ['-e', script], { env, stdio: ['ignore', 'pipe', 'inherit'] })
   await once(child.stdout, 'data')
   child.kill('SIGTERM')
+  assert.deepEqual(await once(child, 'exit'), [null, 'SIGTERM'])
+  assert.equal(await context.redis.send('EXISTS', name), 0)
+})
+
+// The kernel gives a signal to another thread while the main one blocks it, as it does for the moment in which it makes a thread.
+signalTest('a signal that comes to another thread ends a program, and releases what it holds', async () => {
+  const name = freshName()
+  const script = `const { Client } = require(${JSON.stringify(PACKAGE)})
+    setInterval(() => {}, 1000)
+    Client.connect().then(async (client) => {
+      globalThis.hold = await client.lock(${JSON.stringify(name)}).acquire()
+      require('node:fs').writeSync(1, 'held')
+    })`
+  const env = { ...process.env, REDLATCH_URL: context.url }
+  const child = spawn(process.execPath, ['-e', script], { env, stdio: ['ignore', 'pipe', 'inherit'] })
+  await once(child.stdout, 'data')
+  const takes = (thread) => {
+    const status = readFileSync(`/proc/${child.pid}/task/${thread}/status`, 'latin1')
+    return (BigInt(`0x${/^SigBlk:\t(.*)$/m.exec(status)[1]}`) & (1n << 14n)) === 0n
+  }
+  const threads = readdirSync(`/proc/${child.pid}/task`).filter((thread) => Number(thread) !== child.pid && takes(thread))
+  const tgkill = { x64: 234, arm64: 131 }[process.arch]
+  const send = `import ctypes; assert ctypes.CDLL(None).syscall(${tgkill}, ${child.pid}, ${threads[0]}, 15) == 0`
+  assert.equal(spawnSync('python3', ['-c', send]).status, 0)
   assert.deepEqual(await once(child, 'exit'), [null, 'SIGTERM'])
   assert.equal(await context.redis.send('EXISTS', name), 0)
 })

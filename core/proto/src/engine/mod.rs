@@ -103,6 +103,8 @@ pub struct Engine {
     counting: Counting,
     multi: Multi,
     closing: Option<Closing>,
+    /// Whether it has ever asked for a place in a crowd. Until then no release looks for one.
+    crowded: bool,
 }
 
 impl Engine {
@@ -120,6 +122,7 @@ impl Engine {
             counting: Counting::default(),
             multi: Multi::default(),
             closing: None,
+            crowded: false,
         }
     }
 
@@ -675,6 +678,9 @@ impl Engine {
         owner: OwnerId,
         kind: Kind,
     ) -> Option<OwnerId> {
+        if !self.crowded {
+            return None;
+        }
         let queue = self.names.queues.get(name);
         let queue = queue.filter(|_| kind.layout().wakes_crowd());
         let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);

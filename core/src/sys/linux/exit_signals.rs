@@ -1,8 +1,10 @@
 //! A signal with the default disposition ends the process, and the locks are released before.
 //!
 //! The kernel would kill all threads at once, and leave the locks to their leases. So the handler
-//! blocks the main thread while the exit thread stops the others and closes the clients. Then the
-//! signal is raised again for the handler that was there before.
+//! blocks the thread to which the signal came while the exit thread stops the others and closes the
+//! clients. Then the signal is raised again for the handler that was there before. The kernel prefers
+//! the main thread, and takes another one while that blocks the signal, as it does for the moment in
+//! which it makes a thread.
 //!
 //! A signal that the program handles itself is left alone: its handler replaces ours. The handler of
 //! another copy of redlatch in this process is not the program's: ours replaces it, and when our
@@ -12,7 +14,7 @@
 //! namespace, so that process is ended without the signal, with the code that a shell gives for it.
 //!
 //! A stopped thread keeps the locks of the C library that it has. If it was stopped inside
-//! `malloc`, the exit thread waits for that lock, and nothing is released. The main thread dies by
+//! `malloc`, the exit thread waits for that lock, and nothing is released. The process dies by
 //! the signal when `exit_limit` is over, and the locks end with their leases.
 #![allow(unsafe_code, reason = "signals are to be had from libc only")]
 
@@ -38,6 +40,8 @@ static BEFORE: [AtomicPtr<sigaction>; 4] = [const { AtomicPtr::new(ptr::null_mut
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// The signal by which the process is about to die; 0 before.
 static DYING: AtomicI32 = AtomicI32::new(0);
+/// The thread to which that signal came.
+static LAST: AtomicI32 = AtomicI32::new(0);
 /// The longest `exit_limit` that any client had, in milliseconds. The process does not outlive its
 /// signal for longer.
 static LIMIT: AtomicI32 = AtomicI32::new(0);
@@ -221,13 +225,13 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         let is_dying = DYING.load(Ordering::Relaxed) != 0;
         let is_stop = is_dying && (*info).si_code == libc::SI_TKILL && (*info).si_pid() == own;
         let is_child = own.cast_unsigned() != PROCESS.load(Ordering::Relaxed);
-        // The first signal goes to the main thread. The exit thread then stops the others by a
-        // second one (`tgkill`). In any other case the signal has the effect that it has without
-        // us.
+        let is_last = LAST.load(Ordering::Relaxed) == thread;
+        // The first signal goes to one thread. The exit thread then stops the others by a second
+        // one (`tgkill`). In any other case the signal has the effect that it has without us.
         if !is_stop && !is_installed(signal) {
             // The program handles the signal. Its handler calls the one that it replaced, as those
             // of the crate `signal-hook-registry` do.
-        } else if is_child || (thread == own) == is_dying || is_dying != is_stop {
+        } else if is_child || is_last || is_dying != is_stop {
             die(signal);
         } else if !Thread::defers(thread, signal) {
             if is_stop { stop() } else { last_act(signal) }
@@ -236,8 +240,13 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
-/// On the main thread: waits until the clients are closed, then dies.
+/// On the thread to which the first signal came: waits until the clients are closed, then dies.
 fn last_act(signal: c_int) {
+    let own = LAST.compare_exchange(0, this_thread(), Ordering::SeqCst, Ordering::SeqCst);
+    if own.is_err() {
+        // Two threads got one at the same moment.
+        stop();
+    }
     DYING.store(signal, Ordering::SeqCst);
     let mut done = libc::pollfd {
         fd: DONE.load(Ordering::Relaxed),
@@ -251,7 +260,7 @@ fn last_act(signal: c_int) {
     die(signal);
 }
 
-/// On every other thread: waits until the process ends.
+/// On each other thread: waits until the process ends.
 fn stop() -> ! {
     tell(&STOPPED);
     loop {
@@ -362,8 +371,9 @@ fn start_undertaker(close_all: fn()) -> bool {
     started
 }
 
-/// Stops every thread except the main one, which waits already, and threads that block the signal,
-/// as ours do. Returns false if a thread cannot be stopped in time: then nothing may be released.
+/// Stops every thread except the one that waits already, and threads that block the signal, as ours
+/// do. The main thread may block it for a moment only, and is waited for. Returns false if a thread
+/// cannot be stopped in time: then nothing may be released.
 fn stop_all(signal: c_int) -> bool {
     let end = Instant::now()
         + Duration::from_millis(LIMIT.load(Ordering::Relaxed).max(0).cast_unsigned().into());
@@ -386,7 +396,7 @@ fn stop_all(signal: c_int) -> bool {
         asked.extend(
             fresh
                 .into_iter()
-                .filter(|thread| takes(*thread, signal))
+                .filter(|thread| is_main(*thread) || takes(*thread, signal))
                 .filter(send),
         );
         if asked.len() == before && !missed {
@@ -400,12 +410,17 @@ fn stop_all(signal: c_int) -> bool {
     }
 }
 
-/// The threads of the process without the main one; `None` if the system does not list them.
+fn is_main(thread: pid_t) -> bool {
+    thread == process::id().cast_signed()
+}
+
+/// The threads of the process without the one that waits for the end; `None` if the system does not
+/// list them.
 fn threads() -> Option<HashSet<pid_t>> {
-    let own = process::id().cast_signed();
+    let last = LAST.load(Ordering::SeqCst);
     let all = std::fs::read_dir("/proc/self/task").ok()?;
     let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Some(numbers.filter(|thread| *thread != own).collect())
+    Some(numbers.filter(|thread| *thread != last).collect())
 }
 
 /// Whether the thread takes the signal, that is, does not block it.

@@ -362,20 +362,26 @@ impl Engine {
         };
         let mut op = head.next_try(self.cx.now, self.cx.config.recheck);
         let due = std::mem::take(&mut head.due);
-        // Waiters with places in a queue need the channel of the name.
-        let crowds = head.form.crowds() && !queue.has_places;
-        if let Op::Acquire { place, .. } = &mut op
-            // A try is refused by a holder only, not by those that come first.
-            && !tries
-            && crowds
-        {
-            let joins = queue.crowd.joins(queue.turn.has_rivals());
-            let new = joins.then(|| self.cx.next_owner());
-            *place = queue.crowd.next(due, queue.hears_place(), new);
-            head.in_crowd = place.map(|place| place.owner);
-            queue.crowd.is_told = !head.form.kind.layout().wakes_crowd();
+        let mut left = false;
+        if self.crowded || queue.turn.has_rivals() {
+            // Waiters with places in a queue need the channel of the name.
+            let crowds = head.form.crowds() && !queue.has_places;
+            left = !crowds && queue.crowd.is_left_behind();
+            if let Op::Acquire { place, .. } = &mut op
+                // A try is refused by a holder only, not by those that come first.
+                && !tries
+                && crowds
+            {
+                let joins = queue.crowd.joins(queue.turn.has_rivals());
+                let new = joins.then(|| self.cx.next_owner());
+                *place = queue.crowd.next(due, queue.hears_place(), new);
+                head.in_crowd = place.map(|place| place.owner);
+                if place.is_some() {
+                    self.crowded = true;
+                    queue.crowd.is_told = !head.form.kind.layout().wakes_crowd();
+                }
+            }
         }
-        let left = !crowds && queue.crowd.is_left_behind();
         head.behind_own = behind_own;
         let limit = head.limit;
         self.send(Purpose::Try(id), op, limit);
@@ -1070,18 +1076,19 @@ impl Engine {
         waiting
             .turn
             .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
-        let mut place = waiting.crowd.place.filter(|_| !waiting.crowd.is_told);
-        // It may have its place still, if it did not ask for it.
-        let left = waiter.in_crowd.is_none() && waiting.crowd.is_left_behind();
-        if !left {
-            waiting.crowd.won(waiter.announced || waiter.handed);
-        }
-        if waiter.handed {
-            let from = queue.holds().iter().filter_map(|from| self.holds.get(from));
-            place = place.or(from
-                .into_iter()
-                .find_map(|from| from.place)
-                .map(NonZeroU64::get));
+        let (mut place, mut left) = (None, false);
+        if self.crowded {
+            place = waiting.crowd.place.filter(|_| !waiting.crowd.is_told);
+            // It may have its place still, if it did not ask for it.
+            left = waiter.in_crowd.is_none() && waiting.crowd.is_left_behind();
+            if !left {
+                waiting.crowd.won(waiter.announced || waiter.handed);
+            }
+            if waiter.handed {
+                let from = queue.holds().iter().filter_map(|from| self.holds.get(from));
+                let from = from.into_iter().find_map(|from| from.place);
+                place = place.or(from.map(NonZeroU64::get));
+            }
         }
         let waiting: &mut Waiting = queue;
         // Permits that one caller got leave others for the next, as far as is known here.
@@ -1093,7 +1100,10 @@ impl Engine {
             queue.rest(&mut self.names.rooms);
             let owner = waiter.owner;
             self.open_hold(id, waiter, sent, ttl, token);
-            return self.note_place(owner, place);
+            if place.is_some() {
+                self.note_place(owner, place);
+            }
+            return;
         }
         if left {
             self.leave_crowd(&waiter.name);
@@ -1106,7 +1116,9 @@ impl Engine {
         );
         let again = waiter.ahead == Ahead::Asking { again: true };
         self.open_hold(id, waiter, sent, ttl, token);
-        self.note_place(owner, place);
+        if place.is_some() {
+            self.note_place(owner, place);
+        }
         for other in gone {
             self.lose(other, LostReason::Deleted);
         }

@@ -14,12 +14,12 @@ use crate::engine::interface::{
 use crate::engine::lazy_box::Idle;
 use crate::engine::links::Which;
 use crate::engine::work::{Command, HoldOp, Task};
-use crate::engine::{Engine, timing};
+use crate::engine::{Engine, NOBODY, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Form, Kind, Name, Op, OwnerId, RenewReply, Renewal, Reply};
+use crate::wire::{Fencing, Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
 
 impl Engine {
     // ---- operations ----
@@ -346,13 +346,27 @@ impl Engine {
         self.holds.get_mut(&owner)?.work.made()?.command.as_mut()
     }
 
-    /// The command frees the lock, and with it the place that its owner has in a crowd.
-    fn release_place(&mut self, name: &Name, owner: OwnerId, kind: Kind) {
-        let ended = self.end_place(name, owner, kind);
-        let Some(command) = self.command_of(owner) else {
+    /// A command that is about to free the lock also frees the place that its owner has in a crowd.
+    #[cold]
+    fn release_place(&mut self, owner: OwnerId) {
+        let command = self.command_of(owner);
+        let command = command.filter(|command| command.call.is_none());
+        let Some(Op::Release {
+            name,
+            form,
+            remaining: 0,
+            place,
+            ..
+        }) = command.map(|command| &*command.op)
+        else {
             return;
         };
+        let (name, kind, was_sent) = (name.clone(), form.kind, place.is_some());
+        let ended = self.end_place(&name, owner, kind);
+        // Another copy would take it from a later waiter.
+        let ended = if was_sent { Some(NOBODY) } else { ended };
         if ended.is_some()
+            && let Some(command) = self.command_of(owner)
             && let Op::Release { place, .. } = Arc::make_mut(&mut command.op)
         {
             *place = ended;
@@ -362,6 +376,9 @@ impl Engine {
     /// Sends a copy of the command. Without a connection the command waits for `link_up`.
     pub(in crate::engine) fn send_command(&mut self, owner: OwnerId) {
         let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
+        if up && self.crowded {
+            self.release_place(owner);
+        }
         let watched = self
             .holds
             .get(&owner)
@@ -381,19 +398,6 @@ impl Engine {
         }
         if up {
             command.copies += 1;
-            if let Op::Release {
-                name,
-                form,
-                remaining: 0,
-                ..
-            } = &*command.op
-            {
-                let (name, kind) = (name.clone(), form.kind);
-                self.release_place(&name, owner, kind);
-            }
-            let Some(command) = self.command_of(owner) else {
-                return;
-            };
             let (op, limit) = (command.op.clone(), command.limit);
             let purpose = self.purpose_of(owner, &op);
             let call = self.send(purpose, op, limit);
