@@ -515,7 +515,10 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                         .iter()
                         .for_each(|owner| words.owner(form, uuid, *owner));
                 }
-                return crowd_arguments(name, uuid, *place, publish, words);
+                if let Some(place) = place {
+                    crowd_arguments(name, uuid, *place, publish, words);
+                }
+                return;
             }
             if let (Some(writer), Kind::Read) = (under, form.kind) {
                 words.number(u64::from(*count));
@@ -549,7 +552,9 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.number(whole_ms(time));
             }
             counter.into_iter().for_each(|life| words.number(life));
-            crowd_arguments(name, uuid, *place, publish, words);
+            if let Some(place) = place {
+                crowd_arguments(name, uuid, *place, publish, words);
+            }
         }
         Op::HandOver {
             owner,
@@ -675,19 +680,12 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
 }
 
 /// Adds what an acquisition in a crowd knows of it.
-fn crowd_arguments(
-    name: &Name,
-    uuid: &str,
-    place: Option<Place>,
-    publish: Publish,
-    words: &mut Words,
-) {
-    if let Some(Place { owner, first }) = place {
-        crowd(name, uuid, owner, words);
-        words.add(if first { "0" } else { "1" });
-        words.parts(&channel_parts(Topic::Lock, name));
-        words.add(verbs(Topic::Lock, name, publish));
-    }
+#[cold]
+fn crowd_arguments(name: &Name, uuid: &str, place: Place, publish: Publish, words: &mut Words) {
+    crowd(name, uuid, place.owner, words);
+    words.add(if place.first { "0" } else { "1" });
+    words.parts(&channel_parts(Topic::Lock, name));
+    words.add(verbs(Topic::Lock, name, publish));
 }
 
 /// Adds the set of the places in a crowd, and a place. The set is no key of the call: where a user may
