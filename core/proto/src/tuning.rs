@@ -258,7 +258,7 @@ pub const REFUSALS: usize = 8;
 
 // Crowds
 
-/// The places of a crowd go when nobody has asked for one for so long: longer than any recheck.
+/// The places of a crowd go when nobody has asked for one for so long. Each one asks twice as often.
 pub(crate) const CROWD_KEPT: Duration = Duration::from_secs(300);
 
 /// A large crowd asks this often, on average, whether its first one has been woken in vain.

@@ -684,9 +684,13 @@ impl Engine {
         let queue = self.names.queues.get(name);
         let queue = queue.filter(|_| kind.layout().wakes_crowd());
         let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);
+        // A waiter has it again, where the hold was lost meanwhile.
+        let taken =
+            queue.and_then(|queue| queue.crowd.place.filter(|_| queue.crowd.ahead.is_some()));
         let own = self.holds.get_mut(&owner);
         let own = own.and_then(|hold| hold.place.take());
-        own.map(NonZeroU64::get).or(known)
+        let own = own.map(NonZeroU64::get);
+        own.filter(|own| Some(*own) != taken).or(known)
     }
 
     fn begin_cleanup(&mut self, mut left: Left, alive_until: Option<Moment>) {

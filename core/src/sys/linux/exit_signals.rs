@@ -254,8 +254,18 @@ fn last_act(signal: c_int) {
         revents: 0,
     };
     if tell(&BEGIN) {
+        let limit =
+            Duration::from_millis(LIMIT.load(Ordering::Relaxed).max(0).cast_unsigned().into());
+        let end = Instant::now() + limit;
+        let mut left = limit;
+        // Another signal of the program interrupts it, where it waits at the end of a call.
         // SAFETY: the pointer is to one valid entry.
-        unsafe { libc::poll(&mut done, 1, LIMIT.load(Ordering::Relaxed)) };
+        while unsafe {
+            let limit = c_int::try_from(left.as_millis()).unwrap_or(c_int::MAX);
+            libc::poll(&mut done, 1, limit) == -1 && *libc::__errno_location() == libc::EINTR
+        } {
+            left = end.saturating_duration_since(Instant::now());
+        }
     }
     die(signal);
 }

@@ -1005,6 +1005,8 @@ impl Engine {
         let mut end = self.cx.now.after(pause);
         if let Some(ahead) = ahead {
             end = end.after(self.cx.jitter.in_crowd(ahead));
+            // A look keeps the places.
+            end = end.min(self.cx.now.after(tuning::CROWD_KEPT / 2));
         }
         if let Some(last) = stands_back.filter(|last| *last > self.cx.now) {
             if self.let_earlier_reader_first(name) {
@@ -1275,7 +1277,10 @@ impl Engine {
                 true => Topic::Semaphore,
                 false => Topic::Lock,
             };
-            queue.crowd.deny();
+            self.leave_crowd(name);
+            if let Some(queue) = self.names.queues.get_mut(name) {
+                queue.crowd.deny();
+            }
             self.names.want_channel(&mut self.cx, name, topic);
             return;
         }

@@ -366,14 +366,15 @@ fn callers_that_give_up_hold_up_no_crowd() {
 
 #[test]
 fn a_crowd_goes_on_beside_those_that_hear_the_channel_of_the_lock_alone() {
-    for denied in [1, 15, 30] {
-        let mut many = Many::new(30, Kind::Reentrant, 1_000);
+    let cases = [Kind::Reentrant, Kind::Semaphore].map(|kind| [1, 15, 30].map(|many| (kind, many)));
+    for (kind, denied) in cases.into_iter().flatten() {
+        let mut many = Many::new(30, kind, 1_000);
         many.denied = denied;
         many.run(1_000_000);
         many.cost(20_000_000);
         let least = many.members.iter().map(|one| one.got).min().unwrap();
         let about = format!(
-            "{denied}: {} got, pause {}, least {least}, jain {:.3}",
+            "{kind:?}, {denied}: {} got, pause {}, least {least}, jain {:.3}",
             many.got,
             many.pause,
             many.jain()
