@@ -2396,26 +2396,37 @@ fn an_answer_that_comes_when_there_is_another_connection_for_commands_grants_not
         )
     };
     let late = clock::now().after(PATIENCE);
-    loop {
-        assert!(clock::now() < late, "no direct connection");
-        let (call, answers) = begin();
-        let direct = call.is_some();
-        call.into_iter()
-            .for_each(|mut call| call.wait(true, None, || Ok::<_, ()>(true)).unwrap());
+    let mut release = |answers: mpsc::Receiver<_>| {
         let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
         let release = Request::Release(Target::Level {
             owner: cell.owner,
             level,
         });
         whole.ask(ids_of_releases.next().unwrap(), release).unwrap();
+    };
+    loop {
+        assert!(clock::now() < late, "no direct connection");
+        let (call, answers) = begin();
+        let direct = call.is_some();
+        call.into_iter()
+            .for_each(|mut call| call.wait(true, None, || Ok::<_, ()>(true)).unwrap());
+        release(answers);
         if direct {
             break;
         }
     }
     let line = proxy.existing();
-    let held = line.answers.write();
-    let (call, answers) = begin();
-    let mut call = call.expect("the direct connection");
+    // The connection may still be busy with what came before.
+    let (held, mut call, answers) = loop {
+        assert!(clock::now() < late, "the direct connection is busy");
+        let held = line.answers.write();
+        let (call, answers) = begin();
+        if let Some(call) = call {
+            break (held, call, answers);
+        }
+        drop(held);
+        release(answers);
+    };
     while command::<i64>(&server, "EXISTS n") == 0 {
         assert!(clock::now() < late, "it is not done");
     }
