@@ -60,7 +60,7 @@ struct Thread {
     id: AtomicI32,
     /// It is in a call into redlatch, and may hold a mutex that closing needs.
     busy: AtomicBool,
-    /// The signal that has come to it during that call; 0 if none has.
+    /// The signal that has come to it during that call, negative if that is to stop it; 0 if none has.
     asked: AtomicI32,
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn uninterrupted<T>(call: impl FnOnce() -> T) -> T {
     compiler_fence(Ordering::SeqCst);
     match own.asked.load(Ordering::Relaxed) {
         0 => result,
-        _ if DYING.load(Ordering::Relaxed) != 0 => stop(),
+        ..0 => stop(),
         signal => {
             last_act(signal);
             result
@@ -233,7 +233,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
             // of the crate `signal-hook-registry` do.
         } else if is_child || is_last || is_dying != is_stop {
             die(signal);
-        } else if !Thread::defers(thread, signal) {
+        } else if !Thread::defers(thread, if is_stop { -signal } else { signal }) {
             if is_stop { stop() } else { last_act(signal) }
         }
         *libc::__errno_location() = errno;
@@ -244,8 +244,8 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
 fn last_act(signal: c_int) {
     let own = LAST.compare_exchange(0, this_thread(), Ordering::SeqCst, Ordering::SeqCst);
     if own.is_err() {
-        // Two threads got one at the same moment.
-        stop();
+        // Two threads got one at the same moment. This one is stopped like all others.
+        return;
     }
     DYING.store(signal, Ordering::SeqCst);
     let mut done = libc::pollfd {
