@@ -103,20 +103,18 @@ impl Semaphore {
             .map_or(LostReason::Deleted, |_| LostReason::Stolen)
     }
 
-    /// Takes permits for an owner. Returns the reply, and whether others are told of free permits.
+    /// Takes permits for an owner, unless they are left to others. Returns the reply, and whether others are told of
+    /// free permits.
     pub fn acquire(
         &mut self,
         me: (Uuid, OwnerId),
         many: i64,
-        (count, limit): (u32, u32),
+        (limit, left): (u32, bool),
         lease: Duration,
         now_ms: u64,
     ) -> (Reply, bool) {
-        if let Some(reply) = self.again(me, count, lease, now_ms) {
-            return (reply, false);
-        }
         let (back, _) = self.refill(limit);
-        let reply = if self.free.is_some_and(|free| free >= many) {
+        let reply = if !left && self.free.is_some_and(|free| free >= many) {
             self.take_for(me, many, lease, now_ms)
         } else {
             self.busy(now_ms, false)

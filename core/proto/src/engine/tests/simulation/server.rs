@@ -739,20 +739,9 @@ impl Server {
                     self.lease(name, form, *lease),
                     *fencing,
                 );
-                match (reply, place) {
-                    (Reply::Busy { ttl }, Some((place, _))) => Reply::Parked {
-                        ttl,
-                        ahead: self.park(name, place),
-                    },
-                    (reply, Some((place, _))) => {
-                        if matches!(reply, Reply::Acquired { .. }) {
-                            let crowd = self.crowds.entry(name.clone()).or_default();
-                            let first = crowd.first().copied();
-                            crowd.retain(|other| *other != place && Some(*other) != first);
-                        }
-                        reply
-                    }
-                    (reply, None) => reply,
+                match place {
+                    Some((place, _)) => self.in_crowd(name, place, reply),
+                    None => reply,
                 }
             }
             Op::HandOver {
@@ -878,6 +867,23 @@ impl Server {
         }
         let woken = self.wake_crowd(name, (uuid, owner));
         woken.then(|| self.park(name, (uuid, owner)))
+    }
+
+    /// The reply to an acquisition that asked for this place: it has it, or it and the first one are over.
+    fn in_crowd(&mut self, name: &Name, place: (Uuid, OwnerId), reply: Reply) -> Reply {
+        match reply {
+            Reply::Busy { ttl } => Reply::Parked {
+                ttl,
+                ahead: self.park(name, place),
+            },
+            Reply::Acquired { .. } => {
+                let crowd = self.crowds.entry(name.clone()).or_default();
+                let first = crowd.first().copied();
+                crowd.retain(|other| *other != place && Some(*other) != first);
+                reply
+            }
+            reply => reply,
+        }
     }
 
     /// Gives a client its place in a crowd. Returns how many are before it.
@@ -1312,48 +1318,31 @@ impl Server {
                 count,
                 lease,
                 limit,
-                place: Some(place),
+                place,
                 ..
             } => {
-                let me = (origin.uuid, *owner);
-                let own = (origin.uuid, place.owner);
-                match semaphore.again(me, *count, *lease, now_ms) {
+                let (me, many) = ((origin.uuid, *owner), form.permits.into());
+                let first = self.crowds.get(&name).and_then(|crowd| crowd.first());
+                let is_first = |own| first.is_none_or(|first| *first == own);
+                let left = place
+                    .is_some_and(|place| !place.first && !is_first((origin.uuid, place.owner)));
+                let again = semaphore.again(me, *count, *lease, now_ms);
+                let is_copy = again.is_some();
+                let (reply, tells) = match again {
                     Some(reply) => (reply, false),
-                    None => {
-                        let (back, _) = semaphore.refill(*limit);
-                        let many = form.permits.into();
-                        let enough = semaphore.free.is_some_and(|free| free >= many);
-                        let first = self.crowds.get(&name).and_then(|crowd| crowd.first());
-                        let left = !place.first && first.is_some_and(|first| *first != own);
-                        let semaphore = self.semaphores.get_mut(&name).unwrap();
-                        let reply = if enough && !left {
-                            let taken = semaphore.take_for(me, many, *lease, now_ms);
-                            let crowd = self.crowds.entry(name.clone()).or_default();
-                            let first = crowd.first().copied();
-                            crowd.retain(|other| *other != own && Some(*other) != first);
+                    None => semaphore.acquire(me, many, (*limit, left), *lease, now_ms),
+                };
+                match place.filter(|_| !is_copy) {
+                    Some(place) => {
+                        let own = (origin.uuid, place.owner);
+                        let reply = self.in_crowd(&name, own, reply);
+                        if matches!(reply, Reply::Acquired { .. }) {
                             self.wake_crowd(&name, own);
-                            taken
-                        } else if let Reply::Busy { ttl } = semaphore.busy(now_ms, false) {
-                            let ahead = self.park(&name, own);
-                            Reply::Parked { ttl, ahead }
-                        } else {
-                            unreachable!()
-                        };
-                        let free = self.semaphores[&name].free;
-                        (reply, back && free.is_some_and(|free| free > 0))
+                        }
+                        (reply, tells)
                     }
+                    None => (reply, tells),
                 }
-            }
-            Op::Acquire {
-                owner,
-                form,
-                count,
-                lease,
-                limit,
-                ..
-            } => {
-                let me = (origin.uuid, *owner);
-                semaphore.acquire(me, form.permits.into(), (*count, *limit), *lease, now_ms)
             }
             Op::Release {
                 owner,
