@@ -35,7 +35,7 @@ libs=${DESTDIR:-}$libdir
 if [ -n "$uninstall" ]; then
     rm -f "$to"/include/redlatch.{h,hpp} "$to/bin/redlatch.dll" "$libs/pkgconfig/redlatch.pc" \
         "$libs"/libredlatch.{a,so,so.*,dylib,*.dylib,dll.a}
-    rm -rf "$libs/cmake/redlatch" "$to/share/doc/redlatch"
+    rm -rf "$libs/cmake/redlatch" "$to/share/doc/redlatch" "$to/include/redlatch"
     exit
 fi
 
@@ -111,6 +111,8 @@ archive() { # archive FROM TO
 }
 install -d "$to/include" "$libs/pkgconfig" "$libs/cmake/redlatch"
 install -m 644 "$here"/include/redlatch.h "$here"/include/redlatch.hpp "$to/include"
+install -d "$to/include/redlatch"
+install -m 644 "$here"/include/redlatch/*.h "$to/include/redlatch"
 if [ $library = libredlatch.so ]; then
     archive "$built/libredlatch.a" "$libs/libredlatch.a"
 else

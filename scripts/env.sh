@@ -4,6 +4,8 @@ export REDLATCH_ROOT
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$REDLATCH_ROOT/target}
 # Compilers, libraries and interpreters of other systems; scripts/setup-cross puts them there.
 export REDLATCH_CROSS=${REDLATCH_CROSS:-$REDLATCH_ROOT/.tools/cross}
+# The libraries of event loops, which scripts/setup-loops gets.
+export REDLATCH_LOOPS=${REDLATCH_LOOPS:-$REDLATCH_ROOT/.tools/loops}
 
 if [ -x "$REDLATCH_ROOT/.tools/venv/bin/python" ]; then
     export VIRTUAL_ENV=$REDLATCH_ROOT/.tools/venv
