@@ -491,6 +491,14 @@ redlatch_status redlatch_options_new(redlatch_options **options);
  * "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
  * for the default. An option of a lock that is given to a client is the default of its locks.
  *
+ *     redlatch_options *options = NULL;
+ *     redlatch_client *client = NULL;
+ *     if (redlatch_options_new(&options) != REDLATCH_OK ||
+ *         redlatch_options_set(options, "watchdog_lease", "10s") != REDLATCH_OK ||
+ *         redlatch_client_open(NULL, options, &client) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *     redlatch_options_free(options);
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: there is no option of this name, the value is not of its type or
  *   out of its bounds, an argument is NULL (but value), or not UTF-8.
@@ -537,6 +545,10 @@ redlatch_status redlatch_client_open(const char *url,
  * redlatch_client_ready_start() connects ahead. Arguments, closing and freeing are as for
  * redlatch_client_open().
  *
+ *     redlatch_client *client = NULL; // the server may start later
+ *     if (redlatch_client_new("redis://127.0.0.1:6379", NULL, &client) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, options
  *   contradict each other, or client is NULL.
@@ -565,6 +577,10 @@ redlatch_status redlatch_client_ready_start(redlatch_client *client, uint64_t ta
  * some could not be released; the client is closed all the same. Closing again is no error, and
  * releases nothing more. After fork() the child may call it for the parent's client; it does
  * nothing.
+ *
+ *     if (redlatch_client_close(client, REDLATCH_CLOSE_LIMIT) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error()); // these locks end with their leases
+ *     redlatch_client_free(client);
  *
  * Statuses:
  * - REDLATCH_UNAVAILABLE: some locks could not be released in time; the text names them.
@@ -598,6 +614,15 @@ void redlatch_client_free(redlatch_client *client);
  * library; NULL stops it. The function may call anything here. When this returns, the function
  * before is not running and will not be called again, unless it is that function that calls this.
  *
+ *     static void told(void *file, int32_t level, const char *kind, const char *lock, const char *text)
+ *     {
+ *         if (level >= REDLATCH_LEVEL_WARN)
+ *             fprintf((FILE *)file, "%s %s: %s\n", kind, lock != NULL ? lock : "", text);
+ *     }
+ *
+ *     if (redlatch_client_on_event(client, told, stderr) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: client is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
@@ -610,6 +635,10 @@ redlatch_status redlatch_client_on_event(redlatch_client *client,
 /**
  * A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
  * name is refused with the list of all.
+ *
+ *     uint64_t lost = 0;
+ *     if (redlatch_client_stats(client, "lost", &lost) == REDLATCH_OK)
+ *         printf("%llu locks were lost\n", (unsigned long long)lost);
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: there is no such counter, or an argument is NULL.
@@ -627,21 +656,33 @@ const char *redlatch_client_stats_name(size_t index);
  * close it. It is the same one every time and is valid until the client is freed.
  * On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
  *
+ *     struct pollfd events = {-1, POLLIN, 0};
+ *     if (redlatch_client_event_fd(client, &events.fd) == REDLATCH_OK && poll(&events, 1, 100) == 1)
+ *         puts("redlatch_client_next_event() has something to tell");
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_UNAVAILABLE: the process has no descriptor left.
  */
-redlatch_status redlatch_client_event_fd(redlatch_client *client, int *fd);
+redlatch_status redlatch_client_event_fd(redlatch_client *client,
+                                         int *fd);
 
 /**
  * Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
+ *
+ *     redlatch_canceller *canceller = NULL; // a signal handler may call redlatch_canceller_cancel(canceller)
+ *     if (redlatch_canceller_new(&canceller) != REDLATCH_OK ||
+ *         redlatch_lock_acquire_cancellable(lock, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE,
+ *                                           canceller, NULL) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
  * - REDLATCH_UNAVAILABLE: there is no descriptor left.
  */
-REDLATCH_MUST_CHECK redlatch_status redlatch_canceller_new(redlatch_canceller **canceller);
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_canceller_new(redlatch_canceller **canceller);
 
 /** Whether redlatch_canceller_cancel() was called: for work in steps that is to stop as well. */
 bool redlatch_canceller_is_cancelled(const redlatch_canceller *canceller);
@@ -663,6 +704,10 @@ void redlatch_canceller_cancel(const redlatch_canceller *canceller);
 /**
  * Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
  * added to those that the client was opened with. Free it with redlatch_lock_free().
+ *
+ *     redlatch_lock *order = NULL;
+ *     if (redlatch_lock_new(client, "order:42", NULL, &order) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
@@ -696,6 +741,13 @@ redlatch_status redlatch_lock_new_n(redlatch_client *client,
  *
  * An owner that has the write side may acquire the read side too, and keep it when it releases the
  * write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
+ *
+ *     redlatch_lock *read = NULL, *write = NULL;
+ *     if (redlatch_rw_lock_new(client, "config", NULL, &read, &write) != REDLATCH_OK ||
+ *         redlatch_lock_acquire(read, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *     else
+ *         redlatch_lock_release(read, REDLATCH_THREAD); // after reading
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
@@ -737,6 +789,15 @@ redlatch_status redlatch_rw_lock_new_n(redlatch_client *client,
  * redlatch_lock_holders(), redlatch_lock_waiters(), redlatch_lock_force_release()) or takes a token is
  * refused with REDLATCH_INVALID_ARGUMENT. Ask each of its locks.
  *
+ *     redlatch_lock *accounts[2] = {NULL, NULL}, *both = NULL;
+ *     if (redlatch_lock_new(client, "account:1", NULL, &accounts[0]) != REDLATCH_OK ||
+ *         redlatch_lock_new(client, "account:2", NULL, &accounts[1]) != REDLATCH_OK ||
+ *         redlatch_multi_lock_new(client, accounts, 2, &both) != REDLATCH_OK ||
+ *         redlatch_lock_acquire(both, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *     else
+ *         redlatch_lock_release(both, REDLATCH_THREAD); // after the work
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: count is 0, a name is given twice, a lock is of another client, or an
  *   argument or one of the locks is NULL.
@@ -760,6 +821,14 @@ void redlatch_lock_free(redlatch_lock *lock);
  * REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
  * REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
  * fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
+ *
+ *     redlatch_status status = redlatch_lock_acquire(lock, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL);
+ *     if (status == REDLATCH_OK)
+ *         redlatch_lock_release(lock, REDLATCH_THREAD); // after the work
+ *     else if (status == REDLATCH_TIMEOUT)
+ *         puts("others have had it for five seconds");
+ *     else
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
  *
  * Statuses:
  * - REDLATCH_TIMEOUT: wait_ms is over, and others have the lock.
@@ -804,6 +873,10 @@ redlatch_status redlatch_lock_acquire_cancellable(redlatch_lock *lock,
  * with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
  * release it, once that event is taken.
  *
+ *     uint64_t owner = redlatch_owner_new(); // and the tag, by which the event is known
+ *     if (redlatch_lock_acquire_start(lock, owner, 5000, REDLATCH_LOCK_LEASE, owner) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
  *   under way, or lock is NULL.
@@ -833,12 +906,23 @@ redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, 
  * place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
  * A program that knows it can release and extend the lock.
  *
+ *     redlatch_options *options = NULL;
+ *     redlatch_lock *job = NULL; // another program calls redlatch_lock_adopt(job, owner, "request 7", ...)
+ *     if (redlatch_options_new(&options) != REDLATCH_OK ||
+ *         redlatch_options_set(options, "kind", "simple") != REDLATCH_OK ||
+ *         redlatch_lock_new(client, "job:42", options, &job) != REDLATCH_OK ||
+ *         redlatch_lock_set_token(job, "request 7") != REDLATCH_OK ||
+ *         redlatch_lock_acquire(job, REDLATCH_THREAD, 5000, 60000, NULL) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *     redlatch_options_free(options);
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token (reentrant, and both sides of a
  *   read-write lock), token is not 1 to 512 bytes of UTF-8, or lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  */
-redlatch_status redlatch_lock_set_token(redlatch_lock *lock, const char *token);
+redlatch_status redlatch_lock_set_token(redlatch_lock *lock,
+                                        const char *token);
 
 /**
  * Gives back the newest level of owner. After fork() the child may call it for the
@@ -1000,6 +1084,10 @@ redlatch_status redlatch_lock_extend_token_start(redlatch_lock *lock,
  * Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
  * whether there was one.
  *
+ *     bool deleted = false;
+ *     if (redlatch_lock_force_release(lock, &deleted) == REDLATCH_OK && deleted)
+ *         puts("somebody held it");
+ *
  * Statuses:
  * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name; it stays.
  * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
@@ -1066,13 +1154,23 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
  * with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
  * which takes the server about a microsecond for each of its connections.
  *
+ *     static void show(void *file, const redlatch_holder *holder)
+ *     {
+ *         fprintf((FILE *)file, "process %u on %s\n", (unsigned)holder->pid, holder->host != NULL ? holder->host : "?");
+ *     }
+ *
+ *     if (redlatch_lock_holders(lock, show, stdout) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *
  * Statuses:
  * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
  * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
  * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
  *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
-redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn function, void *user);
+redlatch_status redlatch_lock_holders(redlatch_lock *lock,
+                                      redlatch_holder_fn function,
+                                      void *user);
 
 /**
  * Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
@@ -1130,13 +1228,17 @@ bool redlatch_lock_is_held(const redlatch_lock *lock, uint64_t owner);
 /**
  * The same with the reason.
  *
+ *     if (redlatch_lock_check(lock, REDLATCH_THREAD) == REDLATCH_LOST) // before each write that needs the lock
+ *         fprintf(stderr, "%s\n", redlatch_lost_reason_name(redlatch_last_lost_reason()));
+ *
  * Statuses:
  * - REDLATCH_LOST: owner has lost the lock; redlatch_last_lost_reason() says why.
  * - REDLATCH_NOT_OWNER: owner does not hold the lock.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
  */
-redlatch_status redlatch_lock_check(const redlatch_lock *lock, uint64_t owner);
+redlatch_status redlatch_lock_check(const redlatch_lock *lock,
+                                    uint64_t owner);
 
 /** How long owner can rely on the lock if nothing more is heard from Redis; 0 once it is lost. */
 int64_t redlatch_lock_remaining_ms(const redlatch_lock *lock, uint64_t owner);
@@ -1152,17 +1254,32 @@ uint64_t redlatch_lock_fencing_token(const redlatch_lock *lock, uint64_t owner);
  * included; NULL stops it. When this returns, the function before is not running and will not be
  * called again, unless it is that function that calls this.
  *
+ *     static void lost(void *work, uint64_t owner, uint64_t token, redlatch_lost_reason reason)
+ *     {
+ *         (void)owner, (void)token, (void)reason;
+ *         redlatch_canceller_cancel((redlatch_canceller *)work); // the work asks redlatch_canceller_is_cancelled()
+ *     }
+ *
+ *     if (redlatch_lock_on_lost(lock, lost, canceller) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INTERNAL: the thread that calls cannot be started.
  */
-redlatch_status redlatch_lock_on_lost(redlatch_lock *lock, redlatch_lost_fn told, void *user);
+redlatch_status redlatch_lock_on_lost(redlatch_lock *lock,
+                                      redlatch_lost_fn told,
+                                      void *user);
 
 /**
  * A number for owner that no call of this function in this process gives again, for languages
  * whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
  * numbers that a program counts itself, and a floating-point number can hold it.
+ *
+ *     uint64_t owner = redlatch_owner_new(); // of this goroutine, fiber or request
+ *     if (redlatch_lock_acquire(lock, owner, 5000, REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK)
+ *         redlatch_lock_release(lock, owner); // from whatever thread
  */
 uint64_t redlatch_owner_new(void);
 
@@ -1176,6 +1293,13 @@ uint64_t redlatch_owner_new(void);
  * The first acquisition gives the semaphore limit permits; a number that is there already stays.
  * With 0, others set it. name and options are as for redlatch_lock_new(); the option kind does not
  * count, nor do fencing, fencing_expires and reentrant of the client. Does no I/O.
+ *
+ *     redlatch_lock *gpus = NULL;
+ *     if (redlatch_semaphore_new(client, "gpus", 4, NULL, &gpus) != REDLATCH_OK ||
+ *         redlatch_lock_acquire(gpus, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *     else
+ *         redlatch_lock_release(gpus, REDLATCH_THREAD); // after the work
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
@@ -1281,6 +1405,15 @@ redlatch_status redlatch_semaphore_set_permits_start(redlatch_lock *semaphore,
 /**
  * Makes a plain semaphore; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
  * redlatch_plain_semaphore_free().
+ *
+ *     redlatch_plain_semaphore *seats = NULL;
+ *     bool set = false; // by the first program
+ *     if (redlatch_plain_semaphore_new(client, "seats", &seats) != REDLATCH_OK ||
+ *         redlatch_plain_semaphore_try_set_permits(seats, 100, &set) != REDLATCH_OK ||
+ *         redlatch_plain_semaphore_acquire(seats, 2, 5000) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *     else
+ *         redlatch_plain_semaphore_release(seats, 2); // by any program
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.
@@ -1518,6 +1651,14 @@ redlatch_status redlatch_plain_semaphore_available_start(redlatch_plain_semaphor
  * Makes a latch; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
  * redlatch_latch_free().
  *
+ *     redlatch_latch *ready = NULL;
+ *     bool set = false; // by the first program
+ *     if (redlatch_latch_new(client, "ready", &ready) != REDLATCH_OK ||
+ *         redlatch_latch_try_set_count(ready, 1, &set) != REDLATCH_OK ||
+ *         redlatch_latch_count_down(ready, 1, NULL) != REDLATCH_OK ||
+ *         redlatch_latch_wait(ready, 5000) != REDLATCH_OK)
+ *         fprintf(stderr, "%s\n", redlatch_last_error());
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.
  */
@@ -1678,6 +1819,14 @@ redlatch_status redlatch_latch_count_start(redlatch_latch *latch, uint64_t tag);
  * has the text) and *value the fencing token of an acquisition, or what the kind says. tag, result
  * and value may be NULL.
  *
+ *     int32_t kind = REDLATCH_EVENT_NONE;
+ *     uint64_t tag = 0;
+ *     redlatch_status result = REDLATCH_OK;
+ *     while (redlatch_client_next_event(client, &kind, &tag, &result, NULL) == REDLATCH_OK &&
+ *            kind != REDLATCH_EVENT_NONE)
+ *         if (result != REDLATCH_OK)
+ *             fprintf(stderr, "call %llu: %s\n", (unsigned long long)tag, redlatch_last_error());
+ *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
@@ -1706,7 +1855,14 @@ const char *redlatch_status_name(redlatch_status status);
 /** The name of a reason for a loss: "expired", "deleted", ... Static, never NULL. */
 const char *redlatch_lost_reason_name(redlatch_lost_reason reason);
 
-/** Whether the same call can succeed later without changing anything. */
+/**
+ * Whether the same call can succeed later without changing anything.
+ *
+ *     redlatch_status status = redlatch_lock_acquire(lock, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL);
+ *     if (status != REDLATCH_OK)
+ *         fprintf(stderr, "%s (%s)%s\n", redlatch_last_error(), redlatch_status_name(status),
+ *                 redlatch_status_retryable(status) ? ": it may go better later" : "");
+ */
 bool redlatch_status_retryable(redlatch_status status);
 
 /**

@@ -31,6 +31,12 @@ pub(crate) fn wait<T>(
 exports! {
     /// Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
     ///
+    ///     redlatch_canceller *canceller = NULL; // a signal handler may call redlatch_canceller_cancel(canceller)
+    ///     if (redlatch_canceller_new(&canceller) != REDLATCH_OK ||
+    ///         redlatch_lock_acquire_cancellable(lock, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE,
+    ///                                           canceller, NULL) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
     /// - REDLATCH_UNAVAILABLE: there is no descriptor left.

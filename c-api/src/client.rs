@@ -216,6 +216,10 @@ exports! {
     /// redlatch_client_ready_start() connects ahead. Arguments, closing and freeing are as for
     /// redlatch_client_open().
     ///
+    ///     redlatch_client *client = NULL; // the server may start later
+    ///     if (redlatch_client_new("redis://127.0.0.1:6379", NULL, &client) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, options
     ///   contradict each other, or client is NULL.
@@ -242,6 +246,10 @@ exports! {
     /// some could not be released; the client is closed all the same. Closing again is no error, and
     /// releases nothing more. After fork() the child may call it for the parent's client; it does
     /// nothing.
+    ///
+    ///     if (redlatch_client_close(client, REDLATCH_CLOSE_LIMIT) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error()); // these locks end with their leases
+    ///     redlatch_client_free(client);
     ///
     /// Statuses:
     /// - REDLATCH_UNAVAILABLE: some locks could not be released in time; the text names them.
@@ -273,6 +281,15 @@ exports! {
     /// library; NULL stops it. The function may call anything here. When this returns, the function
     /// before is not running and will not be called again, unless it is that function that calls this.
     ///
+    ///     static void told(void *file, int32_t level, const char *kind, const char *lock, const char *text)
+    ///     {
+    ///         if (level >= REDLATCH_LEVEL_WARN)
+    ///             fprintf((FILE *)file, "%s %s: %s\n", kind, lock != NULL ? lock : "", text);
+    ///     }
+    ///
+    ///     if (redlatch_client_on_event(client, told, stderr) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: client is NULL.
     /// - REDLATCH_FORKED: the client belongs to the parent process.
@@ -285,6 +302,10 @@ exports! {
 
     /// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
     /// name is refused with the list of all.
+    ///
+    ///     uint64_t lost = 0;
+    ///     if (redlatch_client_stats(client, "lost", &lost) == REDLATCH_OK)
+    ///         printf("%llu locks were lost\n", (unsigned long long)lost);
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: there is no such counter, or an argument is NULL.
@@ -314,6 +335,10 @@ exports! {
     /// REDLATCH_EVENT_NONE: a new one makes no edge while others wait. Poll it; never read, write or
     /// close it. It is the same one every time and is valid until the client is freed.
     /// On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
+    ///
+    ///     struct pollfd events = {-1, POLLIN, 0};
+    ///     if (redlatch_client_event_fd(client, &events.fd) == REDLATCH_OK && poll(&events, 1, 100) == 1)
+    ///         puts("redlatch_client_next_event() has something to tell");
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.

@@ -67,6 +67,15 @@ exports! {
     /// Makes a plain semaphore; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
     /// redlatch_plain_semaphore_free().
     ///
+    ///     redlatch_plain_semaphore *seats = NULL;
+    ///     bool set = false; // by the first program
+    ///     if (redlatch_plain_semaphore_new(client, "seats", &seats) != REDLATCH_OK ||
+    ///         redlatch_plain_semaphore_try_set_permits(seats, 100, &set) != REDLATCH_OK ||
+    ///         redlatch_plain_semaphore_acquire(seats, 2, 5000) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///     else
+    ///         redlatch_plain_semaphore_release(seats, 2); // by any program
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.
     #[must_use]
@@ -247,6 +256,14 @@ exports! {
 
     /// Makes a latch; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
     /// redlatch_latch_free().
+    ///
+    ///     redlatch_latch *ready = NULL;
+    ///     bool set = false; // by the first program
+    ///     if (redlatch_latch_new(client, "ready", &ready) != REDLATCH_OK ||
+    ///         redlatch_latch_try_set_count(ready, 1, &set) != REDLATCH_OK ||
+    ///         redlatch_latch_count_down(ready, 1, NULL) != REDLATCH_OK ||
+    ///         redlatch_latch_wait(ready, 5000) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.

@@ -371,6 +371,14 @@ exports! {
     /// has the text) and *value the fencing token of an acquisition, or what the kind says. tag, result
     /// and value may be NULL.
     ///
+    ///     int32_t kind = REDLATCH_EVENT_NONE;
+    ///     uint64_t tag = 0;
+    ///     redlatch_status result = REDLATCH_OK;
+    ///     while (redlatch_client_next_event(client, &kind, &tag, &result, NULL) == REDLATCH_OK &&
+    ///            kind != REDLATCH_EVENT_NONE)
+    ///         if (result != REDLATCH_OK)
+    ///             fprintf(stderr, "call %llu: %s\n", (unsigned long long)tag, redlatch_last_error());
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
     /// - REDLATCH_FORKED: the client belongs to the parent process.

@@ -346,6 +346,10 @@ exports! {
     /// Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
     /// added to those that the client was opened with. Free it with redlatch_lock_free().
     ///
+    ///     redlatch_lock *order = NULL;
+    ///     if (redlatch_lock_new(client, "order:42", NULL, &order) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
     ///   lock or contradicts another, or an argument is NULL (but options).
@@ -372,6 +376,13 @@ exports! {
     ///
     /// An owner that has the write side may acquire the read side too, and keep it when it releases the
     /// write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
+    ///
+    ///     redlatch_lock *read = NULL, *write = NULL;
+    ///     if (redlatch_rw_lock_new(client, "config", NULL, &read, &write) != REDLATCH_OK ||
+    ///         redlatch_lock_acquire(read, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///     else
+    ///         redlatch_lock_release(read, REDLATCH_THREAD); // after reading
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
@@ -406,6 +417,15 @@ exports! {
     /// redlatch_lock_holders(), redlatch_lock_waiters(), redlatch_lock_force_release()) or takes a token is
     /// refused with REDLATCH_INVALID_ARGUMENT. Ask each of its locks.
     ///
+    ///     redlatch_lock *accounts[2] = {NULL, NULL}, *both = NULL;
+    ///     if (redlatch_lock_new(client, "account:1", NULL, &accounts[0]) != REDLATCH_OK ||
+    ///         redlatch_lock_new(client, "account:2", NULL, &accounts[1]) != REDLATCH_OK ||
+    ///         redlatch_multi_lock_new(client, accounts, 2, &both) != REDLATCH_OK ||
+    ///         redlatch_lock_acquire(both, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///     else
+    ///         redlatch_lock_release(both, REDLATCH_THREAD); // after the work
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: count is 0, a name is given twice, a lock is of another client, or an
     ///   argument or one of the locks is NULL.
@@ -427,6 +447,14 @@ exports! {
     /// REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
     /// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
     /// fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
+    ///
+    ///     redlatch_status status = redlatch_lock_acquire(lock, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL);
+    ///     if (status == REDLATCH_OK)
+    ///         redlatch_lock_release(lock, REDLATCH_THREAD); // after the work
+    ///     else if (status == REDLATCH_TIMEOUT)
+    ///         puts("others have had it for five seconds");
+    ///     else
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
     ///
     /// Statuses:
     /// - REDLATCH_TIMEOUT: wait_ms is over, and others have the lock.
@@ -460,6 +488,10 @@ exports! {
     /// with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
     /// release it, once that event is taken.
     ///
+    ///     uint64_t owner = redlatch_owner_new(); // and the tag, by which the event is known
+    ///     if (redlatch_lock_acquire_start(lock, owner, 5000, REDLATCH_LOCK_LEASE, owner) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
     ///   under way, or lock is NULL.
@@ -479,6 +511,16 @@ exports! {
     /// The value that a simple lock's key gets when it is acquired through this handle from now on, in
     /// place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
     /// A program that knows it can release and extend the lock.
+    ///
+    ///     redlatch_options *options = NULL;
+    ///     redlatch_lock *job = NULL; // another program calls redlatch_lock_adopt(job, owner, "request 7", ...)
+    ///     if (redlatch_options_new(&options) != REDLATCH_OK ||
+    ///         redlatch_options_set(options, "kind", "simple") != REDLATCH_OK ||
+    ///         redlatch_lock_new(client, "job:42", options, &job) != REDLATCH_OK ||
+    ///         redlatch_lock_set_token(job, "request 7") != REDLATCH_OK ||
+    ///         redlatch_lock_acquire(job, REDLATCH_THREAD, 5000, 60000, NULL) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///     redlatch_options_free(options);
     ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token (reentrant, and both sides of a
@@ -622,6 +664,10 @@ exports! {
     /// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
     /// whether there was one.
     ///
+    ///     bool deleted = false;
+    ///     if (redlatch_lock_force_release(lock, &deleted) == REDLATCH_OK && deleted)
+    ///         puts("somebody held it");
+    ///
     /// Statuses:
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name; it stays.
     /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
@@ -678,6 +724,14 @@ exports! {
     /// Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
     /// with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
     /// which takes the server about a microsecond for each of its connections.
+    ///
+    ///     static void show(void *file, const redlatch_holder *holder)
+    ///     {
+    ///         fprintf((FILE *)file, "process %u on %s\n", (unsigned)holder->pid, holder->host != NULL ? holder->host : "?");
+    ///     }
+    ///
+    ///     if (redlatch_lock_holders(lock, show, stdout) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
     ///
     /// Statuses:
     /// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
@@ -736,6 +790,9 @@ exports! {
 
     /// The same with the reason.
     ///
+    ///     if (redlatch_lock_check(lock, REDLATCH_THREAD) == REDLATCH_LOST) // before each write that needs the lock
+    ///         fprintf(stderr, "%s\n", redlatch_lost_reason_name(redlatch_last_lost_reason()));
+    ///
     /// Statuses:
     /// - REDLATCH_LOST: owner has lost the lock; redlatch_last_lost_reason() says why.
     /// - REDLATCH_NOT_OWNER: owner does not hold the lock.
@@ -765,6 +822,15 @@ exports! {
     /// included; NULL stops it. When this returns, the function before is not running and will not be
     /// called again, unless it is that function that calls this.
     ///
+    ///     static void lost(void *work, uint64_t owner, uint64_t token, redlatch_lost_reason reason)
+    ///     {
+    ///         (void)owner, (void)token, (void)reason;
+    ///         redlatch_canceller_cancel((redlatch_canceller *)work); // the work asks redlatch_canceller_is_cancelled()
+    ///     }
+    ///
+    ///     if (redlatch_lock_on_lost(lock, lost, canceller) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
     /// - REDLATCH_FORKED: the client belongs to the parent process.
@@ -784,6 +850,10 @@ exports! {
 /// A number for owner that no call of this function in this process gives again, for languages
 /// whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
 /// numbers that a program counts itself, and a floating-point number can hold it.
+///
+///     uint64_t owner = redlatch_owner_new(); // of this goroutine, fiber or request
+///     if (redlatch_lock_acquire(lock, owner, 5000, REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK)
+///         redlatch_lock_release(lock, owner); // from whatever thread
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_owner_new() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 48);

@@ -124,6 +124,14 @@ exports! {
     /// "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
     /// for the default. An option of a lock that is given to a client is the default of its locks.
     ///
+    ///     redlatch_options *options = NULL;
+    ///     redlatch_client *client = NULL;
+    ///     if (redlatch_options_new(&options) != REDLATCH_OK ||
+    ///         redlatch_options_set(options, "watchdog_lease", "10s") != REDLATCH_OK ||
+    ///         redlatch_client_open(NULL, options, &client) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///     redlatch_options_free(options);
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: there is no option of this name, the value is not of its type or
     ///   out of its bounds, an argument is NULL (but value), or not UTF-8.

@@ -48,6 +48,13 @@ exports! {
     /// With 0, others set it. name and options are as for redlatch_lock_new(); the option kind does not
     /// count, nor do fencing, fencing_expires and reentrant of the client. Does no I/O.
     ///
+    ///     redlatch_lock *gpus = NULL;
+    ///     if (redlatch_semaphore_new(client, "gpus", 4, NULL, &gpus) != REDLATCH_OK ||
+    ///         redlatch_lock_acquire(gpus, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+    ///         fprintf(stderr, "%s\n", redlatch_last_error());
+    ///     else
+    ///         redlatch_lock_release(gpus, REDLATCH_THREAD); // after the work
+    ///
     /// Statuses:
     /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
     ///   an option is none of a lock or means nothing for a semaphore (fencing, reentrant), or an

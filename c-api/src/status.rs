@@ -222,6 +222,11 @@ pub extern "C" fn redlatch_lost_reason_name(reason: redlatch_lost_reason) -> *co
 }
 
 /// Whether the same call can succeed later without changing anything.
+///
+///     redlatch_status status = redlatch_lock_acquire(lock, REDLATCH_THREAD, 5000, REDLATCH_LOCK_LEASE, NULL);
+///     if (status != REDLATCH_OK)
+///         fprintf(stderr, "%s (%s)%s\n", redlatch_last_error(), redlatch_status_name(status),
+///                 redlatch_status_retryable(status) ? ": it may go better later" : "");
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_status_retryable(status: redlatch_status) -> bool {
     u8::try_from(status)
