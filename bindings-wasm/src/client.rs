@@ -11,6 +11,7 @@ use redlatch_proto::event::{Counters, Event, Level, Ring};
 use redlatch_proto::hold::HoldCell;
 use redlatch_proto::maps::Map;
 use redlatch_proto::moment::Moment;
+use redlatch_proto::net::{Arrival, ConnId, Io, Manner, Net, Protocol};
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
 use redlatch_proto::quorum::{self, Members};
@@ -18,12 +19,8 @@ use redlatch_proto::tuning;
 use redlatch_proto::url::{At, Host, Place, Topology};
 use redlatch_proto::wire::{Name, Process, names};
 
-use crate::attempt::Manner;
-use crate::io::{Arrival, ConnId, Io};
-use crate::link::Link;
-use crate::net::Net;
 use crate::options::requests::LockRequests;
-use crate::options::{ClientOptions, LockOptions, Protocol};
+use crate::options::{ClientOptions, LockOptions};
 
 /// A call and its answer.
 pub(crate) struct Answer {
@@ -98,7 +95,6 @@ impl Client {
     /// # Errors
     /// `invalid_argument` for options or servers that cannot be taken.
     pub(crate) fn new(
-        id: f64,
         random: [u64; 3],
         program: &Program<'_>,
         place: Place,
@@ -140,7 +136,6 @@ impl Client {
         } = *program;
         let name = Process::new(&options.client_name, group, language, pid, host);
         let manner = Rc::new(Manner {
-            client: id,
             tls: place.tls,
             http: place.http,
             timeout: options.connect_timeout,
@@ -234,7 +229,7 @@ impl Client {
         &mut self,
         now: Moment,
         Question { id, request, of }: Question,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         notify: impl Fn() + Send + Sync + 'static,
         answers: &mut Vec<Answer>,
     ) {
@@ -283,7 +278,7 @@ impl Client {
         &mut self,
         now: Moment,
         input: Input,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         answers: &mut Vec<Answer>,
     ) {
         if let Some(running) = &mut self.running {
@@ -297,7 +292,7 @@ impl Client {
         &mut self,
         now: Moment,
         id: RequestId,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         answers: &mut Vec<Answer>,
     ) -> bool {
         let Some(running) = &mut self.running else {
@@ -311,7 +306,7 @@ impl Client {
     }
 
     /// No handle is left.
-    pub(crate) fn orphan(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+    pub(crate) fn orphan(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
         self.dropped = true;
         if let Some(running) = &mut self.running {
             running.orphaned = Some(now.after(tuning::ORPHAN_LIMIT));
@@ -339,7 +334,7 @@ impl Client {
         now: Moment,
         conn: ConnId,
         arrival: &Arrival<'_>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         answers: &mut Vec<Answer>,
     ) {
         if let Some(running) = &mut self.running {
@@ -363,18 +358,18 @@ impl Client {
     }
 
     /// Does what is due, and all that follows from it.
-    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+    pub(crate) fn wake(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
         self.turn(now, true, io, answers);
     }
 
     /// Does what follows from an input. Overdue work waits for the host's timer, which comes after
     /// all input that has arrived: the host was blocked, and an answer may lie in a socket.
-    fn follow(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+    fn follow(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
         let is_late = self.next_wake().is_some_and(|due| due.after(LATE) <= now);
         self.turn(now, !is_late, io, answers);
     }
 
-    fn turn(&mut self, now: Moment, wakes: bool, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+    fn turn(&mut self, now: Moment, wakes: bool, io: &mut dyn Io, answers: &mut Vec<Answer>) {
         let Some(running) = &mut self.running else {
             return;
         };
@@ -408,13 +403,13 @@ impl Client {
     }
 
     /// Writes what is to be written.
-    pub(crate) fn flush(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+    pub(crate) fn flush(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
         loop {
             let Some(running) = &mut self.running else {
                 return;
             };
             let Running { net, news, .. } = &mut **running;
-            net.each_link(&mut |link| link.flush(now, io, news));
+            net.flush(now, io, news);
             // Calls that waited too long were given up.
             if news.is_empty() {
                 return;
@@ -424,9 +419,9 @@ impl Client {
     }
 
     /// The program ends: nobody will hear an answer, so nothing waits for one any more.
-    pub(crate) fn end(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+    pub(crate) fn end(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
         if let Some(running) = &mut self.running {
-            running.net.each_link(&mut Link::write_all);
+            running.net.write_all();
         }
         self.flush(now, io, answers);
     }
@@ -499,7 +494,7 @@ impl Running {
         &mut self,
         now: Moment,
         output: Output,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         answers: &mut Vec<Answer>,
     ) {
         match output {
@@ -559,7 +554,7 @@ impl Running {
         self.tell(now, Input::Dropped { owner, level });
     }
 
-    fn stop(&mut self, io: &mut Io<'_>) {
+    fn stop(&mut self, io: &mut dyn Io) {
         self.stopped = true;
         self.net.end(io);
     }

@@ -2,23 +2,13 @@
 //! imports. A host gives it the time, random bytes and what its sockets bring, and does what the
 //! module asks for. `bindings-wasm/README.md` describes the interface.
 //!
-//! The engine, the outbox and the wire protocol are `redlatch-proto`, as in every other face. The
-//! options are a file of `core/src`, compiled here once more.
+//! The engine, the wire protocol and the connections are `redlatch-proto`. The options are a file of `core/src`, compiled here once more.
 
 pub mod abi;
-mod attempt;
 mod bytes;
 mod client;
-mod cluster;
-mod connections;
 mod io;
-mod link;
 mod module;
-mod net;
-mod one;
-mod quorum;
-mod resp;
-mod subscriptions;
 
 #[allow(dead_code, unreachable_pub, reason = "a host needs a part of it")]
 #[path = "../../core/src/options.rs"]

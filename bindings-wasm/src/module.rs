@@ -15,13 +15,14 @@ use redlatch_proto::hold::{HoldCell, Listener, LossListener};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::maps::Map;
 use redlatch_proto::moment::Moment;
+use redlatch_proto::net::{Arrival, ConnId, Io, Lost};
 use redlatch_proto::quorum;
 use redlatch_proto::url;
 use redlatch_proto::wire::{Change, Counter, Inspection, Kind, Name, names};
 
 use crate::bytes::{Arguments, Records, change, counter, inspection, key, record, value};
 use crate::client::{Answer, Client, Program, Question, lock_name};
-use crate::io::{Arrival, ConnId, Io, Lost};
+use crate::io::Way;
 use crate::options::{
     AcquireOptions, ClientOptions, LockOptions, SetOption, Spelling, all_options, check_lease,
     read_count, read_duration,
@@ -281,14 +282,15 @@ impl Module {
     }
 
     /// Lets a client do something, with the way to the host.
-    fn with(&mut self, client: Id, act: impl FnOnce(&mut Client, &mut Io<'_>, &mut Vec<Answer>)) {
-        let mut io = Io {
+    fn with(&mut self, client: Id, act: impl FnOnce(&mut Client, &mut dyn Io, &mut Vec<Answer>)) {
+        let mut way = Way {
+            client,
             records: &mut self.records,
             last_conn: &mut self.last_conn,
             random: &mut self.random,
         };
         if let Some(client) = self.clients.get_mut(&client) {
-            act(client, &mut io, &mut self.answers);
+            act(client, &mut way, &mut self.answers);
         }
     }
 
@@ -325,7 +327,7 @@ impl Module {
         // Options are told of before the URL, as by the native faces.
         options.validate()?;
         let place = url.map_or_else(|| url::from_env(variable, url::parse), url::parse)?;
-        let client = Client::new(id as f64, random, &program, place, options, locks)?;
+        let client = Client::new(random, &program, place, options, locks)?;
         let pems = [
             &client.options.tls_ca,
             &client.options.tls_cert,
@@ -822,14 +824,15 @@ impl Module {
         self.write(|client, io, answers| client.end(now, io, answers));
     }
 
-    fn write(&mut self, mut write: impl FnMut(&mut Client, &mut Io<'_>, &mut Vec<Answer>)) {
-        let mut io = Io {
-            records: &mut self.records,
-            last_conn: &mut self.last_conn,
-            random: &mut self.random,
-        };
-        for client in self.clients.values_mut() {
-            write(client, &mut io, &mut self.answers);
+    fn write(&mut self, mut write: impl FnMut(&mut Client, &mut dyn Io, &mut Vec<Answer>)) {
+        for (id, client) in &mut self.clients {
+            let mut way = Way {
+                client: *id,
+                records: &mut self.records,
+                last_conn: &mut self.last_conn,
+                random: &mut self.random,
+            };
+            write(client, &mut way, &mut self.answers);
         }
         self.sweep();
     }

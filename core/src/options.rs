@@ -17,43 +17,12 @@ use crate::engine::{Lease, Terms};
 use crate::error::{Error, OptionFault, Piece, Result};
 use crate::owner::ReentryKey;
 use crate::url::SYNTAX;
-use crate::wire::{Fencing, Kind, Publish, Side};
+use crate::wire::{Fencing, Kind, Side};
 use redlatch_proto::quorum;
 
+pub use redlatch_proto::net::{ClusterPubsub, Protocol};
 pub use value::{OptionValue, Pem};
 use value::{Stored, likeness};
-
-/// The protocol that a client speaks with its server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Protocol {
-    /// RESP3 if the server supports it, else RESP2.
-    #[default]
-    Auto,
-    /// RESP2. It has no client tracking.
-    Resp2,
-    /// RESP3; connecting fails if the server does not support it.
-    Resp3,
-}
-
-impl Protocol {
-    /// The names, as options take them.
-    const NAMES: [&str; 3] = ["auto", "resp2", "resp3"];
-
-    fn named(name: &str) -> Option<Protocol> {
-        [Protocol::Auto, Protocol::Resp2, Protocol::Resp3]
-            .into_iter()
-            .find(|protocol| protocol.name() == name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Protocol::Auto => "auto",
-            Protocol::Resp2 => "resp2",
-            Protocol::Resp3 => "resp3",
-        }
-    }
-}
 
 /// The place where an option can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -354,58 +323,6 @@ impl ClientOptions {
             "; give both".into(),
         ];
         fault(alone, &text)
-    }
-}
-
-/// How releases are published in a cluster, and where waiters listen. Every program that uses a
-/// lock has to listen where the others publish.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum ClusterPubsub {
-    /// Sharded pub/sub at nodes that support it (Redis 7 and newer), else to all nodes, as Redisson
-    /// does.
-    #[default]
-    Auto,
-    /// Sharded pub/sub (`SPUBLISH`).
-    Sharded,
-    /// Classic pub/sub, to all nodes (`PUBLISH`).
-    Classic,
-    /// Both ways, for fleets in which some programs listen on one kind of channel and some on the
-    /// other.
-    Both,
-}
-
-impl ClusterPubsub {
-    /// The words for the variants, in their order.
-    pub(crate) const ALL: [&'static str; 4] = ["auto", "sharded", "classic", "both"];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            ClusterPubsub::Auto => "auto",
-            ClusterPubsub::Sharded => "sharded",
-            ClusterPubsub::Classic => "classic",
-            ClusterPubsub::Both => "both",
-        }
-    }
-
-    pub(crate) fn named(text: &str) -> Option<Self> {
-        let all = [
-            ClusterPubsub::Auto,
-            ClusterPubsub::Sharded,
-            ClusterPubsub::Classic,
-            ClusterPubsub::Both,
-        ];
-        all.into_iter().find(|value| value.name() == text)
-    }
-
-    /// How to publish at a node; `sharded` says whether the node supports sharded pub/sub.
-    pub(crate) fn publish(self, sharded: bool) -> Publish {
-        match self {
-            ClusterPubsub::Auto if sharded => Publish::Sharded,
-            ClusterPubsub::Auto | ClusterPubsub::Classic => Publish::Classic,
-            ClusterPubsub::Sharded => Publish::Sharded,
-            ClusterPubsub::Both => Publish::Both,
-        }
     }
 }
 

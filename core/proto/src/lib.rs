@@ -5,7 +5,7 @@
 //! carries out its outputs (script calls, completions, the next instant it wants to be woken).
 //! [`outbox`] decides which calls share a command, how many are in flight on a connection, and when
 //! a call without an answer is given up. [`wire`] has the Lua scripts, their arguments and their
-//! replies.
+//! replies. [`net`] has the connections, as machines that are told what the sockets bring.
 //!
 //! The same code runs in the crate `redlatch`, where a native thread drives it, and in the
 //! simulation, in virtual time. This crate is a part of redlatch and has no stable interface of its
@@ -37,6 +37,7 @@ pub mod hold;
 pub mod key;
 pub mod maps;
 pub mod moment;
+pub mod net;
 pub mod outbox;
 pub mod quorum;
 #[cfg(test)]

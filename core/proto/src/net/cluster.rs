@@ -1,25 +1,26 @@
-//! The connections to the nodes of a Redis Cluster. `redlatch_proto::cluster` decides about them.
+//! The connections to the nodes of a Redis Cluster. [`crate::cluster`] decides about them.
 
 use std::rc::Rc;
 
-use redlatch_proto::cluster::{self, Nodes};
-use redlatch_proto::engine::LinkId;
-use redlatch_proto::error::Result;
-use redlatch_proto::moment::Moment;
-use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::calls::OutgoingCall;
-use redlatch_proto::outbox::wanted::Wanted;
-use redlatch_proto::url::Host;
-use redlatch_proto::value::Value;
-use redlatch_proto::wire::{Name, Publish, Topic};
+use crate::cluster::{self, Nodes};
+use crate::engine::LinkId;
+use crate::error::Result;
+use crate::moment::Moment;
+use crate::outbox::News;
+use crate::outbox::calls::OutgoingCall;
+use crate::outbox::wanted::Wanted;
+use crate::url::Host;
+use crate::value::Value;
+use crate::wire::{Name, Publish, Topic};
 
-use crate::attempt::{Attempt, Purpose, Server, Setup};
-use crate::connections::Connections;
-use crate::io::{Arrival, ConnId, Io};
-use crate::link::{Link, Target};
-use crate::subscriptions::Subscriptions;
+use super::connections::Connections;
+use super::handshake::{Handshake, Purpose, Setup};
+use super::io::{Arrival, ConnId, Io};
+use super::link::{Link, Target};
+use super::server::Server;
+use super::subscriptions::Subscriptions;
 
-pub(crate) struct Cluster {
+pub struct Cluster {
     map: cluster::Cluster,
     links: Links,
     /// Reports of the nodes and subscriptions that the map has not handled yet.
@@ -33,7 +34,7 @@ struct Links {
     /// Subscriptions to classic channels (`PUBLISH`), whose messages reach every node.
     classic: Subscriptions,
     /// Connections that are made to ask for the map, with their places.
-    questions: Vec<(Attempt, Host)>,
+    questions: Vec<(Handshake, Host)>,
 }
 
 struct Node {
@@ -63,8 +64,8 @@ impl Cluster {
     /// Lets the map decide something.
     fn decide<T>(
         &mut self,
-        io: &mut Io<'_>,
-        act: impl FnOnce(&mut cluster::Cluster, &mut Reach<'_, '_>) -> T,
+        io: &mut dyn Io,
+        act: impl FnOnce(&mut cluster::Cluster, &mut Reach<'_>) -> T,
     ) -> T {
         let links = &mut self.links;
         act(&mut self.map, &mut Reach { links, io })
@@ -74,24 +75,24 @@ impl Cluster {
         &mut self,
         now: Moment,
         sending: OutgoingCall,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         self.decide(io, |map, nodes| map.send(now, sending, nodes, news));
     }
 
-    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
         self.decide(io, |map, nodes| {
             map.subscribe(now, name.clone(), topic, nodes);
         });
     }
 
-    pub(crate) fn unsubscribe(&mut self, now: Moment, name: &Name, io: &mut Io<'_>) {
+    pub(crate) fn unsubscribe(&mut self, now: Moment, name: &Name, io: &mut dyn Io) {
         self.decide(io, |map, nodes| map.unsubscribe(now, name, nodes));
     }
 
     /// Does what follows from the events of the connections.
-    pub(crate) fn settle(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn settle(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         for (place, answer) in self.links.take_answers() {
             self.answer(now, &place, answer, io, news);
         }
@@ -105,7 +106,7 @@ impl Cluster {
         now: Moment,
         place: &Host,
         answer: Result<Value>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let answer = answer.and_then(|value| cluster::map_of(value, place));
@@ -124,7 +125,7 @@ impl Cluster {
         now: Moment,
         conn: ConnId,
         arrival: &Arrival<'_>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let (links, own) = (&mut self.links, &mut self.news);
@@ -161,7 +162,7 @@ impl Cluster {
             .min()
     }
 
-    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn wake(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         let none = Wanted::default();
         for node in &mut self.links.nodes {
             node.connections.wake(now, &none, io, &mut self.news);
@@ -179,7 +180,7 @@ impl Cluster {
     }
 
     /// Closes what is no link.
-    pub(crate) fn end(&mut self, io: &mut Io<'_>) {
+    pub(crate) fn end(&mut self, io: &mut dyn Io) {
         let links = &mut self.links;
         Reach { links, io }.stop_asking();
     }
@@ -209,19 +210,19 @@ impl Links {
     }
 }
 
-/// The connections, and the way to the host.
-struct Reach<'a, 'b> {
+/// The connections, and the way to the sockets.
+struct Reach<'a> {
     links: &'a mut Links,
-    io: &'a mut Io<'b>,
+    io: &'a mut dyn Io,
 }
 
-impl Reach<'_, '_> {
+impl Reach<'_> {
     fn node(&mut self, id: LinkId) -> Option<&mut Node> {
         self.links.nodes.iter_mut().find(|node| node.id == id)
     }
 }
 
-impl Nodes for Reach<'_, '_> {
+impl Nodes for Reach<'_> {
     fn add(&mut self, now: Moment, id: LinkId, place: &Host) {
         let server = self.links.server.at(place);
         let manner = &server.manner;
@@ -308,7 +309,7 @@ impl Nodes for Reach<'_, '_> {
     fn ask_hosts(&mut self, _: Moment, hosts: &[Host]) {
         for host in hosts {
             let server = self.links.server.at(host);
-            let attempt = Attempt::begin(server, Purpose::question(&cluster::MAP), self.io);
+            let attempt = Handshake::begin(server, Purpose::question(&cluster::MAP), self.io);
             self.links.questions.push((attempt, host.clone()));
         }
     }

@@ -1,6 +1,6 @@
 //! Reads the replies of a server: RESP2 and RESP3.
 
-use redlatch_proto::value::{ServerError, Value};
+use crate::value::{ServerError, Value};
 
 /// Replies nest no deeper than this: a script's result has three levels.
 const DEEPEST: usize = 16;

@@ -3,20 +3,21 @@
 
 use std::rc::Rc;
 
-use redlatch_proto::engine::{Input, LinkId, STANDALONE};
-use redlatch_proto::moment::Moment;
-use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::calls::OutgoingCall;
-use redlatch_proto::sentinel::SWITCH;
-use redlatch_proto::wire::{Name, Topic};
+use crate::engine::{Input, LinkId, STANDALONE};
+use crate::moment::Moment;
+use crate::outbox::News;
+use crate::outbox::calls::OutgoingCall;
+use crate::sentinel::SWITCH;
+use crate::wire::{Name, Topic};
 
-use crate::attempt::{Purpose, Server};
-use crate::connections::Connections;
-use crate::io::{Arrival, ConnId, Io};
-use crate::link::{Link, Sentinels, Target};
-use crate::subscriptions::Subscriptions;
+use super::connections::Connections;
+use super::handshake::Purpose;
+use super::io::{Arrival, ConnId, Io};
+use super::link::{Link, Sentinels, Target};
+use super::server::Server;
+use super::subscriptions::Subscriptions;
 
-pub(crate) struct One {
+pub struct One {
     connections: Connections,
     subscriptions: Subscriptions,
     /// The generation of the connection for calls that has the channels.
@@ -72,7 +73,7 @@ impl One {
     }
 
     /// Connects, unless that was begun before.
-    pub(crate) fn begin(&mut self, now: Moment, io: &mut Io<'_>) {
+    pub(crate) fn begin(&mut self, now: Moment, io: &mut dyn Io) {
         self.connections.plain.begin(now, io);
         if let Some(watch) = &mut self.watch {
             watch.listener.keep(now, io);
@@ -83,13 +84,13 @@ impl One {
         &mut self,
         now: Moment,
         sending: OutgoingCall,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         self.connections.send(now, sending, io, news);
     }
 
-    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
         let channel = self.subscriptions.add(name, topic);
         self.listen(now, io);
         let link = self.listening();
@@ -112,7 +113,7 @@ impl One {
 
     /// Has the wanted channels subscribed at the server that calls go to: on the same connection if
     /// it can push messages, else on one of their own.
-    fn listen(&mut self, now: Moment, io: &mut Io<'_>) {
+    fn listen(&mut self, now: Moment, io: &mut dyn Io) {
         let (plain, subscriptions) = (&mut self.connections.plain, &mut self.subscriptions);
         let Some(server) = plain.server() else {
             return;
@@ -134,7 +135,7 @@ impl One {
     }
 
     /// Does what follows from the events of the connections.
-    pub(crate) fn settle(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn settle(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         if self.watch.as_mut().is_some_and(Watch::has_news) {
             let why = "leads to a primary that was replaced";
             self.connections.leave(now, why, io, news);
@@ -154,7 +155,7 @@ impl One {
         now: Moment,
         conn: ConnId,
         arrival: &Arrival<'_>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let (subscriptions, watch) = (&mut self.subscriptions, &mut self.watch);
@@ -183,7 +184,7 @@ impl One {
         .min()
     }
 
-    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn wake(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         let wanted = &self.subscriptions.wanted;
         self.connections.wake(now, wanted, io, news);
         let (link, wanted) = (&mut self.subscriptions.link, &self.subscriptions.wanted);

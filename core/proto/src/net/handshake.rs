@@ -1,84 +1,16 @@
-//! A connection that is being set up, and the servers that it may lead to.
+//! A connection that is being set up: all commands in one write, then their replies.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Duration;
 
-use redlatch_proto::connecting::Doubt;
-use redlatch_proto::error::Error;
-use redlatch_proto::url::{At, Host, Login};
-use redlatch_proto::value::{ServerError, Value};
-use redlatch_proto::{cluster, connecting, quorum, sentinel, wire};
+use crate::error::Error;
+use crate::url::Login;
+use crate::value::Value;
+use crate::{cluster, connecting, quorum, sentinel, wire};
 
-use crate::io::{Arrival, ConnId, Io};
-use crate::options::{ClusterPubsub, Protocol};
-use crate::resp::{Item, Reader, write_command};
-
-/// How a client connects, whatever the server.
-pub(crate) struct Manner {
-    /// The client, for the host.
-    pub(crate) client: f64,
-    pub(crate) tls: bool,
-    /// Commands go over HTTP: nothing is pushed, and no connection has a name or channels.
-    pub(crate) http: bool,
-    /// The limit for one attempt, set-up included.
-    pub(crate) timeout: Duration,
-    pub(crate) keep_alive: Duration,
-    /// A server that runs for less is not used, as it may have lost its locks.
-    pub(crate) least_uptime: Duration,
-    pub(crate) protocol: Protocol,
-    pub(crate) tracking: bool,
-    pub(crate) pubsub: ClusterPubsub,
-    pub(crate) name: String,
-    pub(crate) uuid: String,
-    /// The client is being closed, and its host may end before it hears that a script is unknown.
-    pub(crate) closing: Cell<bool>,
-}
-
-/// Where and how to connect.
-pub(crate) struct Server {
-    pub(crate) at: At,
-    pub(crate) login: Login,
-    pub(crate) manner: Rc<Manner>,
-}
-
-impl Server {
-    /// The address, as it is shown in messages.
-    pub(crate) fn shown(&self) -> String {
-        self.at.to_string()
-    }
-
-    /// The same settings for another server.
-    pub(crate) fn at(&self, host: &Host) -> Rc<Server> {
-        Rc::new(Server {
-            at: At::Tcp(host.clone()),
-            login: self.login.clone(),
-            manner: self.manner.clone(),
-        })
-    }
-
-    /// The error for an attempt that took too long.
-    pub(crate) fn late(&self) -> Error {
-        connecting::late(&self.shown(), self.manner.tls, self.manner.timeout)
-    }
-
-    /// The error for an answer that no server of Redis gives.
-    fn garbled(&self, why: &str) -> Error {
-        let doubt = match *self.manner {
-            Manner { http: true, .. } => Doubt::NoHttp,
-            Manner { tls: false, .. } => Doubt::WantsTls,
-            _ => Doubt::NotRunning,
-        };
-        connecting::unreachable(&self.shown(), why, doubt)
-    }
-
-    /// The error for an error reply.
-    pub(crate) fn refused(&self, error: &ServerError) -> Error {
-        let detail = error.details().unwrap_or_default();
-        connecting::refused(&self.shown(), error.code(), detail)
-    }
-}
+use super::io::{Arrival, ConnId, Io};
+use super::resp::{Item, Reader, write_command};
+use super::server::{Protocol, Server};
 
 /// The purpose of a connection.
 #[derive(Clone, PartialEq)]
@@ -107,7 +39,7 @@ impl Purpose {
 }
 
 /// A connection that is being set up.
-pub(crate) struct Attempt {
+pub(crate) struct Handshake {
     pub(crate) conn: ConnId,
     pub(crate) server: Rc<Server>,
     pub(crate) purpose: Purpose,
@@ -147,8 +79,8 @@ pub(crate) enum Setup {
     Done,
 }
 
-impl Attempt {
-    pub(crate) fn begin(server: Rc<Server>, purpose: Purpose, io: &mut Io<'_>) -> Attempt {
+impl Handshake {
+    pub(crate) fn begin(server: Rc<Server>, purpose: Purpose, io: &mut dyn Io) -> Handshake {
         let resp3 = match purpose {
             Purpose::Commands | Purpose::Primary | Purpose::Node => {
                 server.manner.protocol != Protocol::Resp2
@@ -156,7 +88,7 @@ impl Attempt {
             Purpose::Shards => true,
             Purpose::Channels | Purpose::Question(_) => false,
         };
-        Attempt {
+        Handshake {
             conn: io.connect(&server),
             server,
             purpose,
@@ -179,7 +111,7 @@ impl Attempt {
     pub(crate) fn arrived(
         &mut self,
         arrival: &Arrival<'_>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
     ) -> Result<Setup, Error> {
         match arrival {
             Arrival::Opened(identity) => {
@@ -197,7 +129,7 @@ impl Attempt {
     }
 
     /// The server knows only RESP2.
-    fn connect_older(&mut self, io: &mut Io<'_>) {
+    fn connect_older(&mut self, io: &mut dyn Io) {
         io.close(self.conn);
         self.conn = io.connect(&self.server);
         self.resp3 = false;
@@ -268,7 +200,7 @@ impl Attempt {
         out
     }
 
-    fn read(&mut self, io: &mut Io<'_>) -> Result<Setup, Error> {
+    fn read(&mut self, io: &mut dyn Io) -> Result<Setup, Error> {
         let server = self.server.clone();
         let useless = |why: &str| server.garbled(why);
         while let Some(step) = self.steps.front().copied() {

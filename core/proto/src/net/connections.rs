@@ -1,14 +1,14 @@
 //! The connections to one server: one for most calls and, once it is needed, one for calls that wait
-//! for replicas, as `core/src/driver/server_connections.rs` has them.
+//! for replicas.
 
-use redlatch_proto::moment::Moment;
-use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::calls::OutgoingCall;
-use redlatch_proto::outbox::waiting::Waiting;
-use redlatch_proto::outbox::wanted::Wanted;
+use crate::moment::Moment;
+use crate::outbox::News;
+use crate::outbox::calls::OutgoingCall;
+use crate::outbox::waiting::Waiting;
+use crate::outbox::wanted::Wanted;
 
-use crate::io::{Arrival, ConnId, Io};
-use crate::link::Link;
+use super::io::{Arrival, ConnId, Io};
+use super::link::Link;
 
 pub(crate) struct Connections {
     pub(crate) plain: Link,
@@ -46,7 +46,7 @@ impl Connections {
         &mut self,
         now: Moment,
         sending: OutgoingCall,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         if sending.op.replicas() == 0 || !self.plain.is_up() {
@@ -59,7 +59,7 @@ impl Connections {
     }
 
     /// Leaves the server, because it is no longer the one that is wanted.
-    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut dyn Io, news: &mut News) {
         self.plain.leave(now, why, io, news);
         let mut heard = News::default();
         self.waiting.leave(now, why, io, &mut heard);
@@ -74,7 +74,7 @@ impl Connections {
         conn: ConnId,
         arrival: &Arrival<'_>,
         wanted: &Wanted,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let mut heard = News::default();
@@ -108,7 +108,7 @@ impl Connections {
             .min()
     }
 
-    pub(crate) fn wake(&mut self, now: Moment, wanted: &Wanted, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn wake(&mut self, now: Moment, wanted: &Wanted, io: &mut dyn Io, news: &mut News) {
         self.plain.wake(now, wanted, io, news);
         let mut heard = News::default();
         self.waiting.wake(now, &Wanted::default(), io, &mut heard);

@@ -2,15 +2,16 @@
 
 use std::rc::Rc;
 
-use redlatch_proto::engine::STANDALONE;
-use redlatch_proto::moment::Moment;
-use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::wanted::Wanted;
-use redlatch_proto::wire::{Name, Topic, names};
+use crate::engine::STANDALONE;
+use crate::moment::Moment;
+use crate::outbox::News;
+use crate::outbox::wanted::Wanted;
+use crate::wire::{Name, Topic, names};
 
-use crate::attempt::{Manner, Purpose, Server};
-use crate::io::{Arrival, ConnId, Io};
-use crate::link::{Link, Target};
+use super::handshake::Purpose;
+use super::io::{Arrival, ConnId, Io};
+use super::link::{Link, Target};
+use super::server::{Manner, Server};
 
 /// Keeps the wanted channels subscribed at one of several servers that send the same messages.
 pub(crate) struct Subscriptions {
@@ -44,7 +45,7 @@ impl Subscriptions {
         self.wanted.remove(&channel, name).then_some(channel)
     }
 
-    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
         let channel = self.add(name, topic);
         self.keep(now, io);
         self.link.subscribe(now, &channel, Some(name.clone()));
@@ -57,13 +58,13 @@ impl Subscriptions {
     }
 
     /// Listens at one of these servers from now on.
-    pub(crate) fn follow(&mut self, now: Moment, servers: Vec<Rc<Server>>, io: &mut Io<'_>) {
+    pub(crate) fn follow(&mut self, now: Moment, servers: Vec<Rc<Server>>, io: &mut dyn Io) {
         self.link.follow(servers, io);
         self.keep(now, io);
     }
 
     /// Connects if a channel is wanted, and subscribes on a new connection.
-    pub(crate) fn keep(&mut self, now: Moment, io: &mut Io<'_>) {
+    pub(crate) fn keep(&mut self, now: Moment, io: &mut dyn Io) {
         if !self.wanted.is_empty() {
             self.link.begin(now, io);
         }
@@ -79,7 +80,7 @@ impl Subscriptions {
         self.link.next_wake(&self.wanted)
     }
 
-    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn wake(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         self.link.wake(now, &self.wanted, io, news);
         self.keep(now, io);
     }
@@ -90,7 +91,7 @@ impl Subscriptions {
         now: Moment,
         conn: ConnId,
         arrival: &Arrival<'_>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) -> bool {
         let own = self.link.has(conn);

@@ -4,19 +4,19 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use redlatch_proto::engine::{CallOutcome, Input, Routes};
-use redlatch_proto::moment::Moment;
-use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::calls::OutgoingCall;
-use redlatch_proto::quorum;
-use redlatch_proto::wire::{Name, Topic, servers};
+use crate::engine::{CallOutcome, Input, Routes};
+use crate::moment::Moment;
+use crate::outbox::News;
+use crate::outbox::calls::OutgoingCall;
+use crate::quorum;
+use crate::wire::{Name, Topic, servers};
 
-use crate::attempt::Server;
-use crate::io::{Arrival, ConnId, Io};
-use crate::link::Link;
-use crate::one::One;
+use super::io::{Arrival, ConnId, Io};
+use super::link::Link;
+use super::one::One;
+use super::server::Server;
 
-pub(crate) struct Quorum {
+pub struct Quorum {
     /// In the order of their links, which are counted from 1.
     members: Vec<Member>,
 }
@@ -55,7 +55,7 @@ impl Quorum {
         }
     }
 
-    pub(crate) fn begin(&mut self, now: Moment, io: &mut Io<'_>) {
+    pub(crate) fn begin(&mut self, now: Moment, io: &mut dyn Io) {
         for member in &mut self.members {
             member.one.begin(now, io);
         }
@@ -65,7 +65,7 @@ impl Quorum {
         &mut self,
         now: Moment,
         sending: OutgoingCall,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let server = servers::server_of(&sending.op);
@@ -83,7 +83,7 @@ impl Quorum {
         member.report(news);
     }
 
-    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
         if let Some((member, key)) = self.member_of(name) {
             member.one.subscribe(now, &key, topic, io);
         }
@@ -104,7 +104,7 @@ impl Quorum {
     }
 
     /// Does what follows from the events of the connections.
-    pub(crate) fn settle(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn settle(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         self.each(news, |one, own| one.settle(now, io, own));
     }
 
@@ -118,7 +118,7 @@ impl Quorum {
         now: Moment,
         conn: ConnId,
         arrival: &Arrival<'_>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let mut members = self.members.iter_mut();
@@ -134,7 +134,7 @@ impl Quorum {
         all.filter_map(|member| member.one.next_wake()).min()
     }
 
-    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn wake(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         self.each(news, |one, own| one.wake(now, io, own));
     }
 

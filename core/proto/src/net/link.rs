@@ -1,28 +1,29 @@
-//! One connection for commands or channels, which is made, watched and replaced here. It follows the
-//! rules of `core/src/driver/link.rs` and `pubsub.rs`; the bytes come from the host and go to it.
+//! One connection for commands or channels, which is made, watched and replaced here. The crate
+//! `redlatch` follows the same rules with redis-rs (`core/src/driver/link.rs`, `pubsub.rs`).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use redlatch_proto::connecting::{self, Backoff};
-use redlatch_proto::engine::{CallOutcome, Input, LinkId};
-use redlatch_proto::error::Error;
-use redlatch_proto::moment::Moment;
-use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::calls::{Outbox, OutgoingCall, Payload};
-use redlatch_proto::outbox::limiter::ConcurrencyLimiter;
-use redlatch_proto::outbox::server_clock::ServerClock;
-use redlatch_proto::outbox::wanted::Wanted;
-use redlatch_proto::sentinel::{self, Search, Service};
-use redlatch_proto::tuning;
-use redlatch_proto::value::Value;
-use redlatch_proto::wire::{self, Name, Publish};
+use crate::connecting::{self, Backoff};
+use crate::engine::{CallOutcome, Input, LinkId};
+use crate::error::Error;
+use crate::moment::Moment;
+use crate::outbox::News;
+use crate::outbox::calls::{Outbox, OutgoingCall, Payload};
+use crate::outbox::limiter::ConcurrencyLimiter;
+use crate::outbox::server_clock::ServerClock;
+use crate::outbox::wanted::Wanted;
+use crate::sentinel::{self, Search, Service};
+use crate::tuning;
+use crate::value::Value;
+use crate::wire::{self, Name, Publish};
 
-use crate::attempt::{Attempt, Manner, Purpose, Server, Setup};
-use crate::io::{Arrival, ConnId, Io};
-use crate::resp::{Item, Reader, write_command};
+use super::handshake::{Handshake, Purpose, Setup};
+use super::io::{Arrival, ConnId, Io};
+use super::resp::{Item, Reader, write_command};
+use super::server::{Manner, Server};
 
 /// The server that a link leads to.
 pub(crate) enum Target {
@@ -72,7 +73,7 @@ enum State {
 
 /// An attempt to connect. A search for a primary has several connections.
 struct Connecting {
-    attempts: Vec<Attempt>,
+    attempts: Vec<Handshake>,
     deadline: Moment,
     search: Search,
 }
@@ -154,14 +155,14 @@ impl Link {
     }
 
     /// Connects, unless that was begun before.
-    pub(crate) fn begin(&mut self, now: Moment, io: &mut Io<'_>) {
+    pub(crate) fn begin(&mut self, now: Moment, io: &mut dyn Io) {
         if matches!(self.state, State::Off) {
             self.rest(now, io);
         }
     }
 
     /// Closes the connection for good.
-    pub(crate) fn end(&mut self, io: &mut Io<'_>) {
+    pub(crate) fn end(&mut self, io: &mut dyn Io) {
         match std::mem::replace(&mut self.state, State::Off) {
             State::Connecting(connecting) => {
                 for attempt in connecting.attempts {
@@ -250,7 +251,7 @@ impl Link {
     }
 
     /// Leads to one of these servers from now on. A connection to another one ends.
-    pub(crate) fn follow(&mut self, servers: Vec<Rc<Server>>, io: &mut Io<'_>) {
+    pub(crate) fn follow(&mut self, servers: Vec<Rc<Server>>, io: &mut dyn Io) {
         let Target::Any(before) = &self.target else {
             return;
         };
@@ -265,7 +266,7 @@ impl Link {
         }
     }
 
-    // ---- what the host tells ----
+    // ---- what arrives ----
 
     /// Takes in an event of one of its connections.
     pub(crate) fn arrived(
@@ -274,7 +275,7 @@ impl Link {
         conn: ConnId,
         arrival: &Arrival<'_>,
         wanted: &Wanted,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         match &mut self.state {
@@ -310,7 +311,7 @@ impl Link {
         }
     }
 
-    fn read(&mut self, now: Moment, wanted: &Wanted, io: &mut Io<'_>, news: &mut News) {
+    fn read(&mut self, now: Moment, wanted: &Wanted, io: &mut dyn Io, news: &mut News) {
         let State::Up(live) = &mut self.state else {
             return;
         };
@@ -330,9 +331,9 @@ impl Link {
     fn set_up(
         &mut self,
         now: Moment,
-        attempt: Attempt,
+        attempt: Handshake,
         wanted: &Wanted,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let Purpose::Question(_) = attempt.purpose else {
@@ -349,7 +350,7 @@ impl Link {
             let service = sentinels.service.borrow();
             if let Some(place) = connecting.search.named(&service, answer) {
                 let server = sentinels.server.at(&place);
-                let attempt = Attempt::begin(server, self.purpose.clone(), io);
+                let attempt = Handshake::begin(server, self.purpose.clone(), io);
                 connecting.attempts.push(attempt);
             }
         }
@@ -359,9 +360,9 @@ impl Link {
     fn not_set_up(
         &mut self,
         now: Moment,
-        attempt: &Attempt,
+        attempt: &Handshake,
         error: Error,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         let (Target::Primary(sentinels), State::Connecting(connecting)) =
@@ -379,7 +380,7 @@ impl Link {
     }
 
     /// Gives up the search for the primary if nobody is left to be asked.
-    fn look_on(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    fn look_on(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         if let (Target::Primary(sentinels), State::Connecting(connecting)) =
             (&self.target, &mut self.state)
             && connecting.attempts.is_empty()
@@ -411,7 +412,7 @@ impl Link {
     }
 
     /// Does what is due.
-    pub(crate) fn wake(&mut self, now: Moment, wanted: &Wanted, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn wake(&mut self, now: Moment, wanted: &Wanted, io: &mut dyn Io, news: &mut News) {
         if self.next_wake(wanted).is_none_or(|due| now < due) {
             return;
         }
@@ -467,20 +468,20 @@ impl Link {
         }
     }
 
-    fn connect(&mut self, now: Moment, io: &mut Io<'_>) {
+    fn connect(&mut self, now: Moment, io: &mut dyn Io) {
         self.end(io);
-        let attempts: Vec<Attempt> = match &self.target {
+        let attempts: Vec<Handshake> = match &self.target {
             Target::Primary(sentinels) => {
                 let purpose = Purpose::question(&sentinels.service.borrow().question());
                 let hosts = sentinels.hosts.iter();
                 hosts
-                    .map(|host| Attempt::begin(host.clone(), purpose.clone(), io))
+                    .map(|host| Handshake::begin(host.clone(), purpose.clone(), io))
                     .collect()
             }
             Target::Any(_) => {
                 let server = self.next_server().cloned();
                 server
-                    .map(|server| Attempt::begin(server, self.purpose.clone(), io))
+                    .map(|server| Handshake::begin(server, self.purpose.clone(), io))
                     .into_iter()
                     .collect()
             }
@@ -495,7 +496,7 @@ impl Link {
         }
     }
 
-    fn connected(&mut self, now: Moment, attempt: Attempt, news: &mut News) {
+    fn connected(&mut self, now: Moment, attempt: Handshake, news: &mut News) {
         if let Target::Primary(sentinels) = &self.target {
             sentinels.service.borrow_mut().trust_all();
         }
@@ -553,12 +554,12 @@ impl Link {
         }));
     }
 
-    fn failed(&mut self, now: Moment, error: Error, io: &mut Io<'_>, news: &mut News) {
+    fn failed(&mut self, now: Moment, error: Error, io: &mut dyn Io, news: &mut News) {
         self.tell_down(error, news);
         self.next_turn(now, io);
     }
 
-    fn next_turn(&mut self, now: Moment, io: &mut Io<'_>) {
+    fn next_turn(&mut self, now: Moment, io: &mut dyn Io) {
         self.turn = self.turn.wrapping_add(1);
         self.rest(now, io);
     }
@@ -571,7 +572,7 @@ impl Link {
         }
     }
 
-    fn down(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
+    fn down(&mut self, now: Moment, why: &str, io: &mut dyn Io, news: &mut News) {
         let State::Up(live) = std::mem::replace(&mut self.state, State::Off) else {
             return;
         };
@@ -590,7 +591,7 @@ impl Link {
     }
 
     /// Leaves the server, because it is no longer the one that is wanted.
-    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut dyn Io, news: &mut News) {
         match self.state {
             State::Up(_) => self.down(now, why, io, news),
             State::Connecting(_) | State::Resting(_) => self.connect(now, io),
@@ -599,7 +600,7 @@ impl Link {
     }
 
     /// Waits before the next attempt to connect, or begins it at once.
-    fn rest(&mut self, now: Moment, io: &mut Io<'_>) {
+    fn rest(&mut self, now: Moment, io: &mut dyn Io) {
         self.end(io);
         match self.backoff.pause(io.random()) {
             Duration::ZERO => self.connect(now, io),
@@ -636,13 +637,15 @@ impl Link {
     }
 
     /// Writes all that is to be written.
-    pub(crate) fn flush(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub(crate) fn flush(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         if let Some(live) = self.live() {
             live.write();
             while live.traffic.keeps_waiting() && live.traffic.go_on(now, news) {
                 live.write();
             }
-            io.write(live.conn, &live.out);
+            if !live.out.is_empty() {
+                io.write(live.conn, &live.out);
+            }
             live.out.clear();
             live.out.shrink_to(1 << 16);
         }

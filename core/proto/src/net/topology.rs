@@ -3,29 +3,29 @@
 
 use std::rc::Rc;
 
-use redlatch_proto::engine::{Input, STANDALONE};
-use redlatch_proto::moment::Moment;
-use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::calls::OutgoingCall;
-use redlatch_proto::sentinel::Service;
-use redlatch_proto::url::{Host, Place, Topology};
-use redlatch_proto::wire::{Name, Topic};
+use crate::engine::{Input, STANDALONE};
+use crate::moment::Moment;
+use crate::outbox::News;
+use crate::outbox::calls::OutgoingCall;
+use crate::sentinel::Service;
+use crate::url::{Host, Place, Topology};
+use crate::wire::{Name, Topic};
 
-use crate::attempt::{Manner, Server};
-use crate::cluster::Cluster;
-use crate::io::{Arrival, ConnId, Io};
-use crate::link::{Link, Sentinels};
-use crate::one::One;
-use crate::quorum::Quorum;
+use super::cluster::Cluster;
+use super::io::{Arrival, ConnId, Io};
+use super::link::{Link, Sentinels};
+use super::one::One;
+use super::quorum::Quorum;
+use super::server::{Manner, Server};
 
-pub(crate) enum Net {
+pub enum Net {
     One(Box<One>),
     Cluster(Box<Cluster>),
     Quorum(Box<Quorum>),
 }
 
 impl Net {
-    pub(crate) fn new(now: Moment, place: &Place, manner: &Rc<Manner>) -> Self {
+    pub fn new(now: Moment, place: &Place, manner: &Rc<Manner>) -> Self {
         let server = Rc::new(Server {
             at: place.at.clone(),
             login: place.server.clone(),
@@ -57,7 +57,7 @@ impl Net {
     }
 
     /// The input that the engine needs before any other.
-    pub(crate) fn first(&self) -> Option<Input> {
+    pub fn first(&self) -> Option<Input> {
         match self {
             Net::One(_) | Net::Cluster(_) => None,
             Net::Quorum(quorum) => Some(Input::Routes(quorum.routes())),
@@ -65,7 +65,7 @@ impl Net {
     }
 
     /// Connects, unless that was begun before.
-    pub(crate) fn begin(&mut self, now: Moment, io: &mut Io<'_>) {
+    pub fn begin(&mut self, now: Moment, io: &mut dyn Io) {
         match self {
             Net::One(one) => one.begin(now, io),
             // It does what is due at once.
@@ -74,13 +74,7 @@ impl Net {
         }
     }
 
-    pub(crate) fn send(
-        &mut self,
-        now: Moment,
-        sending: OutgoingCall,
-        io: &mut Io<'_>,
-        news: &mut News,
-    ) {
+    pub fn send(&mut self, now: Moment, sending: OutgoingCall, io: &mut dyn Io, news: &mut News) {
         match self {
             Net::One(one) => one.send(now, sending, io, news),
             Net::Cluster(cluster) => cluster.send(now, sending, io, news),
@@ -88,7 +82,7 @@ impl Net {
         }
     }
 
-    pub(crate) fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+    pub fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
         match self {
             Net::One(one) => one.subscribe(now, name, topic, io),
             Net::Cluster(cluster) => cluster.subscribe(now, name, topic, io),
@@ -96,7 +90,7 @@ impl Net {
         }
     }
 
-    pub(crate) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut Io<'_>) {
+    pub fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
         match self {
             Net::One(one) => one.unsubscribe(now, name, topic),
             Net::Cluster(cluster) => cluster.unsubscribe(now, name, io),
@@ -105,7 +99,7 @@ impl Net {
     }
 
     /// Does what follows from the events of the connections.
-    pub(crate) fn settle(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub fn settle(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         match self {
             Net::One(one) => one.settle(now, io, news),
             Net::Cluster(cluster) => cluster.settle(now, io, news),
@@ -113,7 +107,7 @@ impl Net {
         }
     }
 
-    pub(crate) fn has(&self, conn: ConnId) -> bool {
+    pub fn has(&self, conn: ConnId) -> bool {
         match self {
             Net::One(one) => one.has(conn),
             Net::Cluster(cluster) => cluster.has(conn),
@@ -122,12 +116,12 @@ impl Net {
     }
 
     /// Takes in an event of a connection.
-    pub(crate) fn arrived(
+    pub fn arrived(
         &mut self,
         now: Moment,
         conn: ConnId,
         arrival: &Arrival<'_>,
-        io: &mut Io<'_>,
+        io: &mut dyn Io,
         news: &mut News,
     ) {
         match self {
@@ -137,7 +131,7 @@ impl Net {
         }
     }
 
-    pub(crate) fn next_wake(&self) -> Option<Moment> {
+    pub fn next_wake(&self) -> Option<Moment> {
         match self {
             Net::One(one) => one.next_wake(),
             Net::Cluster(cluster) => cluster.next_wake(),
@@ -145,7 +139,7 @@ impl Net {
         }
     }
 
-    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, news: &mut News) {
+    pub fn wake(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         match self {
             Net::One(one) => one.wake(now, io, news),
             Net::Cluster(cluster) => cluster.wake(now, io, news),
@@ -153,7 +147,7 @@ impl Net {
         }
     }
 
-    pub(crate) fn each_link(&mut self, act: &mut dyn FnMut(&mut Link)) {
+    fn each_link(&mut self, act: &mut dyn FnMut(&mut Link)) {
         match self {
             Net::One(one) => one.each_link(act),
             Net::Cluster(cluster) => cluster.each_link(act),
@@ -161,8 +155,18 @@ impl Net {
         }
     }
 
+    /// Writes all that is to be written, at the end of a turn.
+    pub fn flush(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
+        self.each_link(&mut |link| link.flush(now, io, news));
+    }
+
+    /// From now on calls are written, however many have no answer yet.
+    pub fn write_all(&mut self) {
+        self.each_link(&mut Link::write_all);
+    }
+
     /// Closes all connections for good.
-    pub(crate) fn end(&mut self, io: &mut Io<'_>) {
+    pub fn end(&mut self, io: &mut dyn Io) {
         self.each_link(&mut |link| link.end(io));
         if let Net::Cluster(cluster) = self {
             cluster.end(io);

@@ -1,0 +1,23 @@
+//! The connections of a client, as machines without I/O: what goes to a server and what its bytes
+//! mean.
+//!
+//! A driver has the sockets. It does what [`Io`] asks for (connect, write, close) and tells [`Net`]
+//! what comes of it, as an [`Arrival`]. RESP (`resp`), the hand-shake (`handshake`), one connection
+//! that is kept (`link`), the channels (`subscriptions`), one server (`one`, `connections`), a
+//! cluster and a quorum are here, so that a simulation can play all of it.
+
+mod cluster;
+mod connections;
+mod handshake;
+mod io;
+mod link;
+mod one;
+mod quorum;
+mod resp;
+mod server;
+mod subscriptions;
+mod topology;
+
+pub use io::{Arrival, ConnId, Io, Lost};
+pub use server::{ClusterPubsub, Manner, Protocol, Server};
+pub use topology::Net;
