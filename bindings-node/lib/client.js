@@ -14,6 +14,27 @@ const { calledFrom, surfaced, unwrap } = internal
 // its business until the last of those handlers is removed, which puts the default action of the system in place.
 let watching = false
 
+// Deno has one handler for a signal, which tells its listeners or, without any, ends the process. `process.on` is made of these
+// functions of its own, of which a listener of a worker knows other ones.
+const deno = process.versions.deno !== undefined && isMainThread && !border.isWasm ? globalThis.Deno : undefined
+if (deno !== undefined) {
+  const { addSignalListener: add, removeSignalListener: remove } = deno
+  const names = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGUSR2']
+  const listeners = new Map(names.map((name) => [name, new Set(process.rawListeners(name))]))
+  const tell = (name) => listeners.has(name) && border.hears(name, listeners.get(name).size > 0)
+  const replaced = Reflect.set(deno, 'addSignalListener', (name, listener) => {
+    listeners.get(name)?.add(listener)
+    tell(name)
+    add(name, listener)
+  })
+  Reflect.set(deno, 'removeSignalListener', (name, listener) => {
+    remove(name, listener)
+    listeners.get(name)?.delete(listener)
+    tell(name)
+  })
+  if (replaced) names.forEach(tell)
+}
+
 function watchSignals() {
   if (watching || !isMainThread) return
   watching = true

@@ -64,6 +64,13 @@ impl Border {
         redlatch::embed::exit::watch_signals();
     }
 
+    /// The runtime has one handler for the listeners of a signal and for its default action: the
+    /// program listens to this signal, or does not.
+    #[napi]
+    pub fn hears(&self, signal: String, heard: bool) {
+        redlatch::embed::exit::hears(&signal, heard);
+    }
+
     /// Releases what is held, now: this runtime ends the process without `exit()`.
     #[napi]
     pub fn end(&self) {

@@ -52,6 +52,8 @@ for (const [how, action, expected] of [
   ['SIGTERM', 'wait(); wait(); process.kill(process.pid, "SIGTERM")', killed('SIGTERM')],
   ['SIGHUP', 'process.kill(process.pid, "SIGHUP")', killed('SIGHUP')],
   ['SIGUSR2', 'process.kill(process.pid, "SIGUSR2")', killed('SIGUSR2')],
+  // Deno takes the other signals with a handler of its own then.
+  ['SIGTERM beside a handler of another signal', 'process.on("SIGWINCH", () => {}).kill(process.pid)', killed('SIGTERM')],
   ['a handler that exits', 'wait(); process.on("SIGTERM", () => process.exit(7)).kill(process.pid)', code(7)],
   [
     'a signal whose handler was removed',

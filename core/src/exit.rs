@@ -166,6 +166,13 @@ pub fn watch_signals() {
     exit_signals::watch(close_all);
 }
 
+/// The runtime has one handler for the listeners of a signal and for its default action, as Deno's:
+/// the program listens to this signal, or does not. For one that is never named here, a handler that
+/// replaces ours is the program's.
+pub fn hears(signal: &str, heard: bool) {
+    exit_signals::hears(signal, heard);
+}
+
 /// Runs `call` without being stopped by the signal handlers, because the call may hold a mutex that
 /// closing needs. A signal that comes meanwhile takes effect at its end.
 pub fn uninterrupted<T>(call: impl FnOnce() -> T) -> T {

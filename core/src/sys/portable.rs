@@ -363,6 +363,8 @@ pub(crate) mod exit_signals {
 
     pub(crate) fn forget_thread() {}
 
+    pub(crate) fn hears(_: &str, _: bool) {}
+
     pub(crate) fn allow(_: i32) {}
 
     pub(crate) fn watch(_: fn()) {}

@@ -10,6 +10,11 @@
 //! another copy of redlatch in this process is not the program's: ours replaces it, and when our
 //! clients are closed, the other copy closes its own.
 //!
+//! Deno has one handler for all signals that a part of it listens to. It replaces ours some time after
+//! the start and calls it first; then a thread of Deno tells those that listen, or ends the process
+//! if nobody does. So where a runtime shares its handlers, it says who listens (`hears`), and ours
+//! acts if nobody does, also below such a handler.
+//!
 //! The kernel ignores a signal with the default disposition that comes to process 1 of a PID
 //! namespace, so that process is ended without the signal, with the code that a shell gives for it.
 //!
@@ -23,7 +28,9 @@ use std::collections::HashSet;
 use std::mem;
 use std::panic::catch_unwind;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering, compiler_fence,
+};
 use std::time::{Duration, Instant};
 
 use nix::libc::{self, c_int, c_void, pid_t, sigaction, siginfo_t};
@@ -36,6 +43,10 @@ const SIGNALS: [c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SI
 
 /// The handlers that ours replaced; null where ours is not installed.
 static BEFORE: [AtomicPtr<sigaction>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
+/// Whether the runtime's handlers serve listeners and the default action alike.
+static SHARED: AtomicBool = AtomicBool::new(false);
+/// The signals that the program then listens to: a bit for each of `SIGNALS`.
+static HEARD: AtomicU8 = AtomicU8::new(0);
 /// The process in which the handlers are active. In a forked child they are not.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// The signal by which the process is about to die; 0 before.
@@ -101,6 +112,29 @@ pub(crate) fn end() {
     }
 }
 
+/// The runtime shares its handlers (see the top), and the program listens to this signal, or does
+/// not.
+pub(crate) fn hears(signal: &str, heard: bool) {
+    const NAMES: [&str; 4] = ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2"];
+    SHARED.store(true, Ordering::Relaxed);
+    if let Some(place) = NAMES.iter().position(|name| *name == signal) {
+        match heard {
+            true => HEARD.fetch_or(1 << place, Ordering::Relaxed),
+            false => HEARD.fetch_and(!(1 << place), Ordering::Relaxed),
+        };
+    }
+}
+
+/// Whether the program listens to a signal whose handler is shared.
+fn is_heard(signal: c_int) -> bool {
+    let place = place_of(signal).unwrap_or_default();
+    SHARED.load(Ordering::Relaxed) && HEARD.load(Ordering::Relaxed) & (1 << place) != 0
+}
+
+fn place_of(signal: c_int) -> Option<usize> {
+    SIGNALS.iter().position(|known| *known == signal)
+}
+
 /// A client may take so many milliseconds to close.
 pub(crate) fn allow(limit: c_int) {
     LIMIT.fetch_max(limit, Ordering::Relaxed);
@@ -151,7 +185,11 @@ pub(crate) fn watch(close_all: fn()) {
             let is_default =
                 present.sa_sigaction == libc::SIG_DFL || present.sa_flags & libc::SA_RESETHAND != 0;
             let is_other_copy = is_of_redlatch(&present) && !is_installed(signal);
-            if !known || !(is_default || is_other_copy) {
+            // One that has replaced ours calls it.
+            let is_shared = SHARED.load(Ordering::Relaxed)
+                && present.sa_sigaction != libc::SIG_IGN
+                && BEFORE[place].load(Ordering::Relaxed).is_null();
+            if !known || !(is_default || is_other_copy || is_shared) {
                 continue;
             }
             BEFORE[place].store(Box::into_raw(Box::new(present)), Ordering::Release);
@@ -217,7 +255,7 @@ pub(crate) fn uninterrupted<T>(call: impl FnOnce() -> T) -> T {
 
 /// The signal handler. It may only call functions that POSIX calls async-signal-safe, and touch
 /// atomics.
-extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
+extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a valid `info`; the rest are plain system calls.
     unsafe {
         let errno = *libc::__errno_location();
@@ -228,7 +266,11 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         let is_last = LAST.load(Ordering::Relaxed) == thread;
         // The first signal goes to one thread. The exit thread then stops the others by a second
         // one (`tgkill`). In any other case the signal has the effect that it has without us.
-        if !is_stop && !is_installed(signal) {
+        if !is_stop && is_heard(signal) {
+            if is_installed(signal) {
+                pass_on(signal, info, context);
+            }
+        } else if !is_stop && !is_installed(signal) && !SHARED.load(Ordering::Relaxed) {
             // The program handles the signal. Its handler calls the one that it replaced, as those
             // of the crate `signal-hook-registry` do.
         } else if is_child || is_last || is_dying != is_stop {
@@ -237,6 +279,28 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
             if is_stop { stop() } else { last_act(signal) }
         }
         *libc::__errno_location() = errno;
+    }
+}
+
+/// Calls the handler that ours replaced.
+unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let place = place_of(signal).unwrap_or_default();
+    // SAFETY: what `BEFORE` points to is never freed, and holds what the kernel would have called.
+    unsafe {
+        let Some(before) = BEFORE[place].load(Ordering::Acquire).as_ref() else {
+            return;
+        };
+        let handler = before.sa_sigaction;
+        if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+            return;
+        }
+        if before.sa_flags & libc::SA_SIGINFO == 0 {
+            mem::transmute::<libc::sighandler_t, extern "C" fn(c_int)>(handler)(signal);
+        } else {
+            let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+                mem::transmute(handler);
+            handler(signal, info, context);
+        }
     }
 }
 
@@ -282,8 +346,26 @@ fn stop() -> ! {
 /// Gives the signal the effect that it has without us. In a handler that happens when the handler
 /// returns.
 fn die(signal: c_int) {
-    if let Some(place) = SIGNALS.iter().position(|known| *known == signal) {
-        restore(place);
+    if let Some(place) = place_of(signal) {
+        if SHARED.load(Ordering::Relaxed) {
+            // SAFETY: numbers and pointers are valid, and what `BEFORE` points to is never freed.
+            unsafe {
+                let before = BEFORE[place].load(Ordering::Acquire).as_ref();
+                let other_copy = before.filter(|before| is_of_redlatch(before));
+                let mut action: sigaction = mem::zeroed();
+                if let Some(other_copy) = other_copy {
+                    action = *other_copy;
+                } else {
+                    // The runtime's, which may have replaced that of another copy, and calls it.
+                    let mut info: siginfo_t = mem::zeroed();
+                    info.si_signo = signal;
+                    pass_on(signal, &mut info, ptr::null_mut());
+                }
+                libc::sigaction(signal, &action, ptr::null_mut());
+            }
+        } else {
+            restore(place);
+        }
     }
     // SAFETY: plain system calls, with pointers to a valid set.
     unsafe {
