@@ -37,7 +37,8 @@ use crate::wire::{Kind, Name, Process, names};
 ///
 /// The I/O thread and the connections start with the first request. Close the client when done: it
 /// then releases what is still held, and tells the holders. A client that is dropped without
-/// `close` ends when its last guard is dropped.
+/// `close` ends when its last guard is dropped. If `main` ends next, as by `?`, the end of the
+/// program waits for these releases, for a second at most; on Windows it does not.
 ///
 /// # Examples
 /// ```no_run

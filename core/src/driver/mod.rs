@@ -8,6 +8,7 @@ mod causes;
 mod channels;
 mod cluster;
 mod connect;
+mod finishing;
 mod inbox;
 mod inline;
 mod link;
@@ -59,6 +60,7 @@ use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Side};
 
 pub(crate) use connect::{Address, Connected, Manner};
+use finishing::Finishing;
 use inbox::Closed;
 use inline::InlineSlot;
 #[cfg(not(feature = "tls"))]
@@ -421,6 +423,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.pid == process::id() {
             drop(self.session.machine.inbox.push(Message::Orphaned));
+            self.ended.finishing.begin();
         } else {
             // This is a forked child, which shares the event descriptor with its parent: a message
             // would wake the parent's thread. The thread itself does not exist here.
@@ -441,6 +444,7 @@ fn not_started(why: &dyn std::fmt::Display) -> Error {
 /// Whether the thread has ended.
 #[derive(Default)]
 struct Ended {
+    finishing: Finishing,
     ended: Mutex<bool>,
     changed: Condvar,
 }
@@ -463,6 +467,7 @@ impl Drop for EndGuard {
     fn drop(&mut self) {
         *self.0.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.changed.notify_all();
+        self.0.finishing.end();
     }
 }
 

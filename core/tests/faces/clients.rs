@@ -365,3 +365,28 @@ async fn a_client_tells_what_it_does() {
         "{owner}"
     );
 }
+
+/// The release of a dropped guard is not waited for, and `main` may end next.
+#[tokio::test]
+async fn a_guard_that_is_dropped_at_the_end_of_the_program_is_released() {
+    const URL: &str = "REDLATCH_TEST_ENDING";
+    if let Ok(url) = std::env::var(URL) {
+        let client = Client::connect(&url).await.unwrap();
+        let guard = client.lock("n").unwrap().acquire().await.unwrap();
+        drop((guard, client));
+        std::process::exit(0);
+    }
+    let mut world = World::new().await;
+    for _ in 0..10 {
+        let ended = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "clients::a_guard_that_is_dropped_at_the_end_of_the_program_is_released",
+            ])
+            .env(URL, world.server.url())
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        assert_eq!(world.command::<u64>(&["EXISTS", "n"]), 0);
+    }
+}
