@@ -100,6 +100,9 @@ class Client extends EventEmitter {
     if (options?.kind === 'semaphore') {
       throw new InvalidArgumentError('kind is "semaphore", which is no lock; call client.semaphore(name, { limit })')
     }
+    if (Array.isArray(name)) {
+      throw new InvalidArgumentError('the lock name is an array; give it a string, or call client.multiLock(names)')
+    }
     return new Lock(this.#family(text('the lock name', name), options), name)
   }
 

@@ -152,7 +152,10 @@ class Lock {
 
   async using(options, fn) {
     if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
-    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn ?? options)}; give it a function`)
+    if (typeof fn !== 'function') {
+      const given = typeof options === 'function' ? 'the function first; write using(options, fn)' : `${shown(fn ?? options)}; give it a function`
+      throw new InvalidArgumentError(`using() got ${given}`)
+    }
     const context = options?.context ?? this.#family.context // checked by acquire
     // Each of these awaits what it returns, or the stacks of errors would not reach the line of the program.
     const locked = async () => await during(await this.acquire(options), fn, lostAgain)

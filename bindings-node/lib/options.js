@@ -41,10 +41,11 @@ function plain(name, value) {
 function shown(value) {
   if (Array.isArray(value)) return 'an array'
   const simple = value === null || ['undefined', 'number', 'boolean', 'bigint'].includes(typeof value)
-  return simple ? String(value) : typeof value === 'string' ? JSON.stringify(value) : typeOf(value)
+  return simple ? String(value) : typeof value === 'string' ? JSON.stringify(value) : AN[typeof value]
 }
 
 const typeOf = (value) => `of type ${typeof value}`
+const AN = { object: 'an object', function: 'a function', symbol: 'a symbol' }
 
 // A string that can be written as UTF-8. It is not shown: a URL may have a password in it. `as` shows what is no string.
 function text(what, value, as = shown) {

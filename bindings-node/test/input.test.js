@@ -37,6 +37,7 @@ test('names', () =>
     for (const name of [undefined, null, 5, {}, ['a'], Symbol('a')]) {
       assert.throws(() => client.lock(name), refusal(InvalidArgumentError, 'lock name', 'string'))
     }
+    assert.throws(() => client.lock(['a', 'b']), refusal(InvalidArgumentError, 'an array', 'client.multiLock(names)'))
   }))
 
 test('what other libraries call a timeout is told to be wait', () =>

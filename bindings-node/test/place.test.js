@@ -95,7 +95,7 @@ test('what is no place is refused, by its name and with the remedy', () => {
     [[{ host: 'h', port: 0 }], /^port is 0; give it a number from 1 to 65535$/],
     [[{ host: 'h', port: '6379' }], /^port is "6379"; give it a number from 1 to 65535$/],
     [[{ host: 'h', db: -1 }], /^db is -1; give it the number of a database$/],
-    [[{ host: 'h', tls: {} }], /^tls is of type object; give it true or false, and certificates to tlsCa, tlsCert and tlsKey$/],
+    [[{ host: 'h', tls: {} }], /^tls is an object; give it true or false, and certificates to tlsCa, tlsCert and tlsKey$/],
     [[{ host: 'h', password: Number(SECRET) }], /^password is of type number; give it a string$/],
     [['redis://h', { password: [SECRET] }], /^password is of type object; give it a string$/],
     [[{ host: 'h', username: BigInt(SECRET) }], /^username is of type bigint; give it a string$/],

@@ -1,7 +1,7 @@
 //! A client.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList, PyTuple};
 use redlatch::embed::{ClientBuilderExt, ClientExt, LockExt, OperationExt};
 use redlatch::{Kind, Level, LockOptions};
 
@@ -11,6 +11,9 @@ use crate::lock::Lock;
 use crate::operation::{Answered, Queue, Tag, To};
 use crate::task::Key;
 use crate::values::{AS_UTF8, LOCK_KEYWORDS, each_option, invalid, raise, shown, text};
+
+/// The remedy for several names.
+const SEVERAL: &str = "give it as a str, or call client.multi_lock(names)";
 
 /// The remedy for a URL that is none. Users of other locks give a client of redis-py.
 fn url_remedy(given: &Bound<'_, PyAny>) -> PyResult<&'static str> {
@@ -66,7 +69,9 @@ impl Client {
         name: &Bound<'_, PyAny>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Lock> {
-        let (name, client) = (text(name, NAME, AS_UTF8)?, &this.get().0);
+        let several = name.is_instance_of::<PyList>() || name.is_instance_of::<PyTuple>();
+        let remedy = if several { SEVERAL } else { AS_UTF8 };
+        let (name, client) = (text(name, NAME, remedy)?, &this.get().0);
         let made = client.lock_with(name, with(options, client.lock_options())?);
         let made = Lock::of(&this, made)?;
         if made.core.kind() == Kind::Semaphore {

@@ -93,8 +93,8 @@ pub(crate) fn each_option(
         if ["wait", "blocking_timeout", "acquire_timeout"].contains(&name) {
             // The core's `wait` is called `timeout` here, as in Python's own locks.
             let text = format!(
-                "{name:?} is no option here; how long to wait is called timeout, in seconds: of a lock for `with`, \
-                 and of acquire(timeout=...)"
+                "{name:?} is no option here; how long to wait is called timeout, in seconds: of a lock, and of \
+                 acquire(timeout=...)"
             );
             return Err(invalid(options.py(), text));
         }

@@ -37,6 +37,7 @@ def refused(call: Any, *parts: str) -> redlatch.InvalidArgumentError:
         ("é" * 513, "1026"),
         ("\ud800", "\\ud800"),
         ("a\udcff", "UTF-8"),
+        (["a", "b"], "client.multi_lock(names)"),
         (b"bytes", "b'bytes'"),
         (None, "None"),
         (17, "17"),

@@ -63,6 +63,16 @@ def test_re_entry_counts(client: redlatch.Client, name: str, look: redis.Redis) 
     assert not look.exists(name)
 
 
+def test_a_wait_for_ones_own_lock_says_so(client: redlatch.Client, name: str) -> None:
+    own = "the thread, task or key that waits holds it"
+    with (
+        client.lock(name),
+        pytest.raises(redlatch.LockTimeoutError, match=own),
+        client.lock(name, timeout=0.05),
+    ):
+        pass
+
+
 def test_acquire_and_release_are_those_of_threading(client: redlatch.Client, name: str) -> None:
     lock = client.lock(name)
     assert lock.acquire() is True

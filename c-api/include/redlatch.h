@@ -891,7 +891,7 @@ redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
                                             uint64_t tag);
 
 /**
- * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
+ * Cancels what redlatch_lock_acquire_start() began under this tag. cancelled may be NULL. *cancelled true: no event comes
  * and nothing is held. false: it had ended before, and its event tells how; if it was granted,
  * release it.
  *
@@ -1495,7 +1495,7 @@ redlatch_status redlatch_plain_semaphore_acquire_start(redlatch_plain_semaphore 
                                                        uint64_t tag);
 
 /**
- * Cancels what redlatch_plain_semaphore_acquire_start() began under this tag. *cancelled true: no
+ * Cancels what redlatch_plain_semaphore_acquire_start() began under this tag. cancelled may be NULL. *cancelled true: no
  * event comes. false: it had ended before, and its event tells how; if it was granted, the
  * permits are taken: release them.
  *
@@ -1729,7 +1729,7 @@ redlatch_status redlatch_latch_wait_start(redlatch_latch *latch,
                                           uint64_t tag);
 
 /**
- * Cancels what redlatch_latch_wait_start() began under this tag. *cancelled true: no
+ * Cancels what redlatch_latch_wait_start() began under this tag. cancelled may be NULL. *cancelled true: no
  * event comes. false: it had ended before, and its event tells how.
  *
  * Statuses:

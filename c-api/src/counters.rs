@@ -135,7 +135,7 @@ exports! {
     #[must_use]
     start redlatch_plain_semaphore_acquire_start;
 
-    /// Cancels what redlatch_plain_semaphore_acquire_start() began under this tag. *cancelled true: no
+    /// Cancels what redlatch_plain_semaphore_acquire_start() began under this tag. cancelled may be NULL. *cancelled true: no
     /// event comes. false: it had ended before, and its event tells how; if it was granted, the
     /// permits are taken: release them.
     ///
@@ -317,7 +317,7 @@ exports! {
     #[must_use]
     start redlatch_latch_wait_start;
 
-    /// Cancels what redlatch_latch_wait_start() began under this tag. *cancelled true: no
+    /// Cancels what redlatch_latch_wait_start() began under this tag. cancelled may be NULL. *cancelled true: no
     /// event comes. false: it had ended before, and its event tells how.
     ///
     /// Statuses:

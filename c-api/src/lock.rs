@@ -499,7 +499,7 @@ exports! {
     #[must_use]
     start redlatch_lock_acquire_start;
 
-    /// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
+    /// Cancels what redlatch_lock_acquire_start() began under this tag. cancelled may be NULL. *cancelled true: no event comes
     /// and nothing is held. false: it had ended before, and its event tells how; if it was granted,
     /// release it.
     ///

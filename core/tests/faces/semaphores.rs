@@ -279,6 +279,22 @@ async fn the_client_s_defaults_for_locks_do_not_count() {
 }
 
 #[tokio::test]
+async fn a_wait_for_permits_that_nobody_has_set_says_so() {
+    let world = World::new().await;
+    let semaphore = world.semaphore(0);
+    let brief = || AcquireOptions::new().wait(ms(50));
+    let error = semaphore.acquire_with(brief()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.to_string().contains("has no limit"), "{error}");
+    semaphore.set_permits(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    let limited = world.semaphore(1);
+    let error = limited.acquire_with(brief()).await.unwrap_err();
+    assert!(!error.to_string().contains("limit"), "{error}");
+    permit.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn wrong_use_is_refused() {
     let mut world = World::new().await;
     let semaphore = world.semaphore(2);

@@ -66,6 +66,24 @@ pub(super) fn timeout(name: &Name, wait: Option<Duration>) -> Error {
     Error::new(ErrorKind::Timeout, text).on(name)
 }
 
+/// The caller has waited for its own hold.
+pub(super) fn timeout_by_itself(name: &Name, wait: Duration) -> Error {
+    let text = format!(
+        "not acquired within {wait:?}, because the thread, task or key that waits holds it; release it first, or let it \
+         be entered again (option reentrant)"
+    );
+    Error::new(ErrorKind::Timeout, text).on(name)
+}
+
+/// Of a semaphore whose object has no `limit`.
+pub(super) fn timeout_without_limit(name: &Name, wait: Duration) -> Error {
+    let text = format!(
+        "not acquired within {wait:?}; wait longer, look at who holds it, or give it permits: this object has no limit, \
+         so that another one has to set their number"
+    );
+    Error::new(ErrorKind::Timeout, text).on(name)
+}
+
 pub(super) fn unheard_entry(wait: Option<Duration>) -> Error {
     let text = format!(
         "the server did not confirm the re-entry within {:?}; try again",

@@ -1,8 +1,12 @@
 //! The rules of the exclusive lock: what blocks a caller, and why a wait ended in vain.
 
+use std::time::Duration;
+
 use crate::engine::cleanup::Cleanups;
 use crate::engine::context::Context;
-use crate::engine::errors::{timeout, token_busy, unanswered, unconnected, unheard};
+use crate::engine::errors::{
+    timeout, timeout_by_itself, timeout_without_limit, token_busy, unanswered, unconnected, unheard,
+};
 use crate::engine::hold::{Hold, Phase};
 use crate::engine::interface::RequestId;
 use crate::engine::names::{Attempt, WaitQueue};
@@ -111,7 +115,16 @@ pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error 
         };
     }
     if is_refused || is_had(view, &waiter.name) {
-        return timeout(&waiter.name, waiter.wait);
+        let (name, kind) = (&waiter.name, waiter.form.kind);
+        let own = view.names.hold_of(view.holds, name, waiter.key, kind);
+        return match waiter.wait {
+            None | Some(Duration::ZERO) => timeout(name, waiter.wait),
+            Some(wait) if kind.takes_permits() && waiter.terms.limit == 0 => {
+                timeout_without_limit(name, wait)
+            }
+            Some(wait) if own.is_some() && !kind.takes_permits() => timeout_by_itself(name, wait),
+            _ => timeout(name, waiter.wait),
+        };
     }
     if let Some(error) = head.and_then(|head| head.error.clone()) {
         return error;
