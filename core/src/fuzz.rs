@@ -14,7 +14,9 @@ use std::time::Duration;
 use crate::error::{ErrorKind, Result};
 use crate::options::{LockOptions, OptionValue};
 use crate::wire::names::{channel, name_from_bytes, token_key};
-use crate::wire::{Fencing, Form, Inspection, Kind, Op, Renewal, Topic, decode, refusal};
+use crate::wire::{
+    Acquire, Fencing, Form, Inspection, Kind, Op, Release, Renewal, Topic, decode, refusal,
+};
 use crate::{AcquireOptions, Client};
 
 /// How long an error's text may be, whatever it was made of.
@@ -32,31 +34,19 @@ fn check<T>(result: &Result<T>, allowed: &[ErrorKind]) {
 fn ops() -> Vec<Op> {
     let (name, ttl, kind) = (|| "n".into(), Duration::from_secs(30), Kind::Reentrant);
     let form = || Form::of(kind);
-    let acquire = |replicas| Op::Acquire {
-        name: name(),
-        owner: 7,
-        form: form(),
-        count: 1,
-        lease: ttl,
-        fencing: Fencing::Persistent,
-        replicas,
-        under: None,
-        limit: 0,
-        queues: false,
-        steal: false,
-        mark: None,
-        place: None,
-        earlier: Vec::new(),
+    let acquire = |replicas| {
+        Op::Acquire(Acquire {
+            fencing: Fencing::Persistent,
+            replicas,
+            ..Acquire::of(name(), 7, form(), ttl)
+        })
     };
-    let release = |remaining| Op::Release {
-        name: name(),
-        owner: 7,
-        form: form(),
-        remaining,
-        ttl,
-        lesson: None,
-        unmark: false,
-        place: None,
+    let release = |remaining| {
+        Op::Release(Release {
+            remaining,
+            ttl,
+            ..Release::of(name(), 7, form())
+        })
     };
     let renewal = || Renewal {
         name: name(),

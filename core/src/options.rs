@@ -520,7 +520,7 @@ impl AcquireOptions {
             let text = "token is given, but a multi lock takes none; acquire its locks singly";
             return Err(Error::invalid(text));
         }
-        if self.token.is_some() && !kind.takes_tokens() {
+        if self.token.is_some() && !kind.facts().takes_tokens {
             let text = format!(
                 "token is given, but a lock of the kind {} has none; give the lock the kind simple",
                 kind.name()
@@ -654,7 +654,7 @@ impl LockOptions {
             kind: self.wire_kind(),
             reentrant: self
                 .reentrant
-                .unwrap_or(!acquire.caller && self.kind.reenters()),
+                .unwrap_or(!acquire.caller && self.kind.facts().reenters),
             lease: match fixed {
                 _ if self.kind == Kind::Adaptive => Lease::Adaptive(lease),
                 Some(_) => Lease::Fixed(lease),

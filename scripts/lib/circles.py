@@ -26,7 +26,7 @@ BOUNDS = {
     "core/src/sys": 6,
     "core/proto/src/engine": 6,
     "core/proto/src/outbox": 3,
-    "core/proto/src/wire": 6,
+    "core/proto/src/wire": 3,
 }
 
 USE = re.compile(r"^\s*(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", re.MULTILINE)

@@ -39,6 +39,7 @@ pub mod maps;
 pub mod moment;
 pub mod net;
 pub mod outbox;
+pub mod primitives;
 pub mod quorum;
 #[cfg(test)]
 mod real;

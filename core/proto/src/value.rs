@@ -14,6 +14,23 @@ pub enum Value {
     Other(String),
 }
 
+impl Value {
+    pub fn int(&self) -> Option<i64> {
+        match self {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn text(&self) -> Option<String> {
+        match self {
+            Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            Value::SimpleString(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+}
+
 /// An error reply: its first word, and the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {

@@ -34,7 +34,7 @@ use crate::parking::ParkingGroups;
 use crate::shared_call::REFUSED;
 use crate::support::Server;
 use crate::sys::HAS_RECEIVE_MINIMUM;
-use crate::wire::{Fencing, Form, Inspection, Kind, Op, Reply, Topic, names};
+use crate::wire::{Acquire, Fencing, Form, Inspection, Kind, Op, Release, Reply, Topic, names};
 
 /// How long anything may take on a busy machine before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -76,22 +76,7 @@ fn inspect(text: &str) -> Op {
 }
 
 fn acquire(text: &str) -> Op {
-    Op::Acquire {
-        name: name(text),
-        owner: 1,
-        form: Form::default(),
-        count: 1,
-        lease: LEASE,
-        fencing: Fencing::Off,
-        replicas: 0,
-        under: None,
-        limit: 0,
-        queues: false,
-        steal: false,
-        mark: None,
-        place: None,
-        earlier: Vec::new(),
-    }
+    Op::Acquire(Acquire::of(name(text), 1, Form::default(), LEASE))
 }
 
 fn signal(server: &Server, signal: Signal) {
@@ -459,16 +444,10 @@ async fn calls_that_leave_together_carry_the_script_text_once() {
 
 fn release(text: &str) -> Op {
     let form = Form::default();
-    Op::Release {
-        name: name(text),
-        owner: 1,
-        form,
-        remaining: 0,
+    Op::Release(Release {
         ttl: LEASE,
-        lesson: None,
-        unmark: false,
-        place: None,
-    }
+        ..Release::of(name(text), 1, form)
+    })
 }
 
 /// How many scripts the server was asked for, by hash and by text, those included that it did not
@@ -1573,7 +1552,7 @@ async fn both_connections_to_a_server_are_made_anew_together() {
     let server = Server::start();
     let mut net = Rig::net(Protocol::Auto, &server.url()).await;
     let mut op = acquire("n");
-    if let Op::Acquire { replicas, .. } = &mut op {
+    if let Op::Acquire(Acquire { replicas, .. }) = &mut op {
         *replicas = 1;
     }
     // There is no replica: half of its time is waited for one.

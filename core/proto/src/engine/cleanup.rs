@@ -19,12 +19,12 @@ use super::context::{Context, Purpose};
 use super::hold::Hold;
 use super::interface::CallOutcome;
 use super::links::{LinkId, Which};
-use super::ops::{NOBODY, release_of};
+use super::ops::NOBODY;
 use super::timers::Timer;
 use super::timing;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Name, Op, OwnerId, Reply};
+use crate::wire::{Form, Name, Op, OwnerId, Release, Reply};
 
 /// A release without a caller.
 #[derive(Debug)]
@@ -48,11 +48,11 @@ pub(super) struct Cleanup {
 
 impl Cleanup {
     fn op(&self, owner: OwnerId) -> Op {
-        let mut op = release_of(self.name.clone(), owner, self.form.clone());
-        if let Op::Release { unmark, place, .. } = &mut op {
-            (*unmark, *place) = (self.marked, self.place);
-        }
-        op
+        Op::Release(Release {
+            unmark: self.marked,
+            place: self.place,
+            ..Release::of(self.name.clone(), owner, self.form.clone())
+        })
     }
 
     /// Name and token, if it releases the lock of a token.
@@ -91,7 +91,7 @@ pub(super) struct Confirmed(Moment, Left);
 impl Confirmed {
     /// Whether its lock can still exist on a server that does not know of it.
     pub(super) fn counts(&self, now: Moment) -> bool {
-        let lease = if self.1.form.kind.layout().outlives_owners() {
+        let lease = if self.1.form.kind.facts().outlives_owners {
             tuning::RELEASES_KEPT_FOR
         } else {
             self.1.lease
@@ -211,10 +211,10 @@ impl Cleanups {
         let limit = cx.limit(left.lease);
         // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
         // that lease. In a read-write lock, other owners may keep this one for as long as they stay.
-        let layout = left.form.kind.layout();
-        let lease = if layout.outlives_owners() || (layout.learns() && !known) {
+        let facts = left.form.kind.facts();
+        let lease = if facts.outlives_owners || (facts.learns && !known) {
             left.lease.max(tuning::LEARNT_LEASE)
-        } else if layout.queues() {
+        } else if facts.queues {
             // It may be a place in the queue that is left.
             left.lease.max(tuning::PLACE_KEPT)
         } else {

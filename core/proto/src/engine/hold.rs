@@ -100,7 +100,7 @@ impl Hold {
         ttl: Duration,
         unseen: bool,
     ) -> Hold {
-        let learns = cell.kind.layout().learns();
+        let learns = cell.kind.facts().learns;
         let look = unseen.then(|| timing::look(sent));
         Hold {
             cell,
@@ -200,8 +200,8 @@ impl Hold {
         self.phase == Phase::Held
             && self.is_renewable(now)
             && self.watched_lease() == Some(self.longest())
-            && !self.cell.kind.layout().learns()
-            && !self.cell.kind.layout().outlives_owners()
+            && !self.cell.kind.facts().learns
+            && !self.cell.kind.facts().outlives_owners
             && !self.renewal.in_flight
             && !self.renewal.in_doubt
             && self.work.is_idle()
@@ -291,7 +291,7 @@ impl Hold {
 
     /// The time between two renewals, if a level is watched.
     pub(super) fn period(&self) -> Option<Duration> {
-        let period = if self.cell.kind.layout().learns() {
+        let period = if self.cell.kind.facts().learns {
             timing::late_period
         } else {
             timing::period

@@ -151,7 +151,7 @@ pub enum Request {
 impl Request {
     /// The name and the reason, if what is asked for would share keys with another name.
     pub(super) fn shares_keys(&self) -> Option<(&Name, Error)> {
-        let of_kind = |name, kind: Kind| kind.has_more_keys().then_some((name, kind.thing()));
+        let of_kind = |name, kind: Kind| kind.facts().has_more_keys.then_some((name, kind.thing()));
         let (name, thing) = match self {
             Request::Acquire { name, terms, .. } | Request::Adopt { name, terms, .. } => {
                 of_kind(name, terms.kind)

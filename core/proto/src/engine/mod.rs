@@ -57,7 +57,7 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::names::reader_of;
-use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Reply, Topic, first_owner};
+use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Release, Reply, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
@@ -68,7 +68,7 @@ use holds::Holds;
 use links::Which;
 use multi::{Multi, Step};
 use names::Names;
-use ops::{NOBODY, extension_of, release_of};
+use ops::{NOBODY, extension_of};
 use queries::{Effect, Queries};
 use refusals::Refusals;
 use timers::Timer;
@@ -367,7 +367,7 @@ impl Engine {
             }
             Request::Extend { target, lease } => self.extend(id, &target, lease),
             Request::ReleaseToken { name, form } => {
-                self.ask(id, Some(release_of(name, NOBODY, form)))
+                self.ask(id, Some(Op::Release(Release::of(name, NOBODY, form))))
             }
             Request::ExtendToken { name, form, lease } => {
                 self.ask(id, Some(extension_of(name, form, lease)))
@@ -380,7 +380,7 @@ impl Engine {
             } => self.adopt(id, name, key, terms, token),
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
             Request::Inspect { name, kind, what }
-                if what == Inspection::Waiters && !kind.layout().queues() =>
+                if what == Inspection::Waiters && !kind.facts().queues =>
             {
                 let text = if kind.takes_permits() {
                     "Redis keeps a queue of a semaphore in fair mode only; give it the option fair"
@@ -682,7 +682,7 @@ impl Engine {
             return None;
         }
         let queue = self.names.queues.get(name);
-        let queue = queue.filter(|_| kind.layout().wakes_crowd());
+        let queue = queue.filter(|_| kind.facts().wakes_crowd);
         let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);
         // A waiter has it again, where the hold was lost meanwhile.
         let taken =
@@ -801,7 +801,7 @@ impl Engine {
         let head = head.and_then(|id| self.names.waiters.get(id));
         match head.map(|head| &head.form).filter(|form| form.crowds()) {
             Some(form) => {
-                let topic = form.kind.layout().topic();
+                let topic = form.kind.facts().topic;
                 if let Some(queue) = self.names.queues.get_mut(name) {
                     queue.crowd.tell();
                 }

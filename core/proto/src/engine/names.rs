@@ -563,7 +563,7 @@ impl Names {
             return;
         };
         // The holder of a simple lock may be a program that publishes nothing.
-        let rest = if waiter.form.kind.layout().publishes() {
+        let rest = if waiter.form.kind.facts().publishes {
             timing::period(waiter.terms.lease.duration())
         } else {
             cx.config.recheck / tuning::HINTED_TRIES

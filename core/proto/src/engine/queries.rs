@@ -16,7 +16,7 @@ use crate::moment::Moment;
 use crate::tuning;
 #[cfg(test)]
 use crate::wire::OwnerId;
-use crate::wire::{Name, Op, RenewReply, Reply};
+use crate::wire::{HandOver, Name, Op, RenewReply, Reply};
 
 /// A request that takes one call. Without an `op` it is a connect request, which ends when a link
 /// is up.
@@ -110,7 +110,8 @@ impl Queries {
         };
         let name = op.name().filter(|name| cx.links.is_up(name))?.clone();
         query.in_flight = true;
-        if let (Some(adopter), Some(Op::HandOver { to, .. })) = (&mut query.adopter, &mut query.op)
+        if let (Some(adopter), Some(Op::HandOver(HandOver { to, .. }))) =
+            (&mut query.adopter, &mut query.op)
             && !query.unsettled
             && cx.is_outdated(adopter.owner)
         {

@@ -77,7 +77,7 @@ impl<'a> View<'a> {
             return false;
         }
         let tracked = |owner: &OwnerId| hold(owner).is_some_and(|hold| !hold.renewal.unseen);
-        let may_wait = matches!(op, Op::Acquire { .. }) && queue.channel.wanted;
+        let may_wait = matches!(op, Op::Acquire(_)) && queue.channel.wanted;
         may_wait || queue.holds().iter().any(tracked)
     }
 

@@ -9,7 +9,7 @@ use super::turn::Turn;
 use crate::error::Error;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
-use crate::wire::{Form, Kind, Name, Op, OwnerId};
+use crate::wire::{Acquire, Form, Kind, Layout, Name, Op, OwnerId, Payload, Seat};
 
 /// A caller that waits for its first level.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ impl Waiter {
 
     /// Whether Redis keeps the queue that it waits in.
     pub(super) fn queues(&self) -> bool {
-        self.form.kind.layout().queues()
+        self.form.kind.facts().queues
     }
 
     /// Whether it may have a place in that queue: a call of its owner was sent.
@@ -239,21 +239,34 @@ impl Waiter {
         if self.once() {
             self.deadline = None;
         }
-        Op::Acquire {
-            name: self.name.clone(),
-            owner: self.owner,
-            form: self.form.clone(),
+        Op::Acquire(Acquire {
             count: self.count(),
-            lease: self.lease(),
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
-            under: self.under,
-            earlier: self.earlier.clone(),
-            limit: self.terms.limit,
+            payload: self.payload(mark),
+            ..Acquire::of(
+                self.name.clone(),
+                self.owner,
+                self.form.clone(),
+                self.lease(),
+            )
+        })
+    }
+
+    /// The part of its next try that only its primitive has.
+    fn payload(&self, mark: Option<Duration>) -> Payload {
+        let seat = || Seat {
             queues: !self.once(),
-            steal: self.terms.steal,
-            mark,
-            place: None,
+            earlier: self.earlier.clone(),
+        };
+        let (limit, steal, under) = (self.terms.limit, self.terms.steal, self.under);
+        match self.form.kind.layout() {
+            Layout::Hash | Layout::Plain | Layout::Learning => Payload::Whole(None),
+            Layout::Read => Payload::Read { under, mark },
+            Layout::Write => Payload::Write { steal, mark },
+            Layout::Queued => Payload::Queued(seat()),
+            Layout::Permits => Payload::Permits(limit, None),
+            Layout::QueuedPermits => Payload::QueuedPermits(limit, seat()),
         }
     }
 

@@ -774,7 +774,7 @@ fn rest(harmless: u8) -> Duration {
 
 fn group_of(cx: &Context, holds: &Holds, owner: OwnerId) -> Option<Group> {
     let hold = holds.get(&owner)?;
-    let layout = hold.cell.kind.layout().renewed_as();
+    let layout = hold.cell.kind.facts().renewed_as;
     let (name, routes) = (&hold.cell.name, &cx.links.routes);
     Some((
         routes.link(name),

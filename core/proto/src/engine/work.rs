@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use super::interface::{CallId, LevelId, RequestId, Terms};
 use super::lazy_box::Idle;
-use super::ops::release_of;
 use super::timing;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
-use crate::wire::Op;
+use crate::wire::{HandOver, Op, Release};
 
 /// An operation on a hold, waiting or in flight.
 #[derive(Debug)]
@@ -137,7 +136,7 @@ impl Command {
     /// Whether it frees the lock. Copies of such a command may overlap: an owner that the engine
     /// drew is never used again, and a token stays busy until they are settled.
     pub(super) fn frees(&self) -> bool {
-        matches!(*self.op, Op::Release { remaining: 0, .. })
+        matches!(*self.op, Op::Release(Release { remaining: 0, .. }))
     }
 
     /// Turns a hand-over that was not done, or whose outcome is unknown (`unsure`), into a plain
@@ -146,13 +145,13 @@ impl Command {
         if self.call != Some(call) {
             return false;
         }
-        let Op::HandOver {
+        let Op::HandOver(HandOver {
             name, owner, form, ..
-        } = &*self.op
+        }) = &*self.op
         else {
             return false;
         };
-        self.op = Arc::new(release_of(name.clone(), *owner, form.clone()));
+        self.op = Arc::new(Op::Release(Release::of(name.clone(), *owner, form.clone())));
         self.call = None;
         self.copies -= u32::from(!unsure);
         true

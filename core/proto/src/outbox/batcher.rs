@@ -94,20 +94,11 @@ impl Batcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Form, Op, Publish};
+    use crate::wire::{Form, Op, Publish, Release};
 
     fn release(call: u64, limit: u64) -> OutgoingCall {
         let name = Name::from(format!("n{call}"));
-        let op = Op::Release {
-            name,
-            owner: 1,
-            form: Form::default(),
-            remaining: 0,
-            ttl: Duration::ZERO,
-            lesson: None,
-            unmark: false,
-            place: None,
-        };
+        let op = Op::Release(Release::of(name, 1, Form::default()));
         OutgoingCall {
             call,
             op: op.into(),

@@ -629,7 +629,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Fencing, Form, Inspection, Kind, Name};
+    use crate::wire::{Acquire, Form, Inspection, Kind, Name};
 
     const LIMIT: Duration = Duration::from_millis(200);
 
@@ -649,22 +649,12 @@ mod tests {
     }
 
     fn acquire(call: CallId) -> OutgoingCall {
-        let op = Op::Acquire {
-            name: Name::from(format!("n{call}")),
-            owner: call,
-            form: Form::default(),
-            count: 1,
-            lease: LIMIT * 10,
-            fencing: Fencing::Off,
-            replicas: 0,
-            under: None,
-            earlier: Vec::new(),
-            limit: 0,
-            queues: false,
-            steal: false,
-            mark: None,
-            place: None,
-        };
+        let op = Op::Acquire(Acquire::of(
+            Name::from(format!("n{call}")),
+            call,
+            Form::default(),
+            LIMIT * 10,
+        ));
         OutgoingCall {
             call,
             op: op.into(),

@@ -77,7 +77,7 @@ impl ConcurrencyLimiter {
             now.after(sending.limit / tuning::HELD_PART),
             now.after(sending.limit),
         );
-        let queue = if matches!(*sending.op, Op::Acquire { .. }) {
+        let queue = if matches!(*sending.op, Op::Acquire(_)) {
             &mut self.others
         } else {
             &mut self.first
@@ -149,7 +149,7 @@ impl ConcurrencyLimiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Fencing, Form, Inspection, Kind, Name};
+    use crate::wire::{Acquire, Fencing, Form, Inspection, Kind, Name};
 
     const LIMIT: Duration = Duration::from_secs(1);
 
@@ -228,22 +228,10 @@ mod tests {
     fn calls_for_held_locks_go_before_acquisitions() {
         let (name, form) = (Name::from("n"), Form::default());
         let fencing = Fencing::Off;
-        let op = Op::Acquire {
-            name,
-            owner: 1,
-            form,
-            count: 1,
-            lease: LIMIT,
+        let op = Op::Acquire(Acquire {
             fencing,
-            replicas: 0,
-            under: None,
-            earlier: Vec::new(),
-            limit: 0,
-            queues: false,
-            steal: false,
-            mark: None,
-            place: None,
-        };
+            ..Acquire::of(name, 1, form, LIMIT)
+        });
         let mut window = ConcurrencyLimiter::new();
         window.push(
             at(0),

@@ -10,7 +10,7 @@ use super::calls::OutgoingCall;
 use super::limiter::ConcurrencyLimiter;
 use crate::moment::Moment;
 use crate::support::random::{Random, number};
-use crate::wire::{BatchKey, Fencing, Form, Name, Op, Publish};
+use crate::wire::{Acquire, BatchKey, Fencing, Form, Name, Op, Publish, Release};
 
 /// The number of seeds, unless `REDLATCH_SEEDS` sets another one.
 const SEEDS: u64 = 40;
@@ -61,34 +61,15 @@ impl Pressure {
         let limit = Duration::from_millis(self.random.pick(&[50, 100, 300, 1000]));
         let (owner, form) = (call, Form::default());
         let op = match self.random.below(2) {
-            0 => Op::Release {
-                name: name.clone(),
-                owner,
-                form,
-                remaining: 0,
-                ttl: Duration::ZERO,
-                lesson: None,
-                unmark: false,
-                place: None,
-            },
+            0 => Op::Release(Release::of(name.clone(), owner, form)),
             _ => {
                 let (count, lease, fencing, replicas) = (1, limit * 10, Fencing::Off, 0);
-                Op::Acquire {
-                    name: name.clone(),
-                    owner,
-                    form,
+                Op::Acquire(Acquire {
                     count,
-                    lease,
                     fencing,
                     replicas,
-                    under: None,
-                    earlier: Vec::new(),
-                    limit: 0,
-                    queues: false,
-                    steal: false,
-                    mark: None,
-                    place: None,
-                }
+                    ..Acquire::of(name.clone(), owner, form, lease)
+                })
             }
         };
         self.open.insert(call, (self.now, limit, name));

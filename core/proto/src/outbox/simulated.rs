@@ -156,7 +156,7 @@ impl Played {
 
     pub fn send(&mut self, now: Moment, call: CallId, op: Arc<Op>, limit: Duration, asking: bool) {
         self.calls += 1;
-        let (name, is_new) = (op.name().cloned(), matches!(*op, Op::Acquire { .. }));
+        let (name, is_new) = (op.name().cloned(), matches!(*op, Op::Acquire(_)));
         let (places, waiting) = (self.traffic.places().0, self.traffic.waiting().count());
         self.traffic.send(
             now,

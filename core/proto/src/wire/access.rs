@@ -1,10 +1,11 @@
 //! What a server's user has to be allowed (ACL), for locks whose names match a pattern.
 
+use super::kind::Kind;
 use super::names::{
     channel, crowd_key, held_keys, learnt_key, permit_queue_keys, queue_keys, taken_key,
     timeout_prefix, token_key, writer_mark_key,
 };
-use super::{Kind, Layout, Topic};
+use crate::primitives::facts::{Layout, Topic};
 
 /// A part of what programs do. Each needs rules besides those of [`Lock`](Part::Lock).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

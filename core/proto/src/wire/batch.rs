@@ -8,15 +8,19 @@ use std::time::Duration;
 
 use crate::value::Value;
 
+use super::call::Call;
 use super::codes::{ALONE, TAKEN};
 use super::decode::{not_understood, released};
+use super::ids::Name;
 use super::names::channel_parts;
-use super::script::{
-    ACQUIRE_MANY, ACQUIRE_MANY_PLAIN, CLASSIC, RELEASE_MANY, RELEASE_MANY_PLAIN, Script, Words,
-    verbs, whole_ms,
-};
-use super::{Call, Fencing, Layout, Name, Op, Publish, Reply, Topic};
+use super::op::{Acquire, Fencing, Op, Release};
+use super::publish::{CLASSIC, Publish, verbs};
+use super::reply::Reply;
+use super::script::Script;
+use super::words::{Words, whole_ms};
 use crate::error::Result;
+use crate::primitives::facts::{Shape, Topic};
+use crate::primitives::{reentrant, simple};
 
 /// Calls with equal keys and different locks can share a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +29,6 @@ pub enum BatchKey {
     Acquire(Shape, u64),
     /// Releases that free their lock.
     Release(Shape, Spelling),
-}
-
-/// The data layouts that can be batched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    Hash,
-    Plain,
 }
 
 /// How a channel name follows from the name of a lock. A batch states it once for all its locks.
@@ -56,30 +53,31 @@ impl Spelling {
 impl BatchKey {
     /// The batch key of `op`, if it can be batched.
     pub fn of(op: &Op, publish: Publish) -> Option<BatchKey> {
-        let shape = match op.layout() {
-            Layout::Hash => Shape::Hash,
-            Layout::Plain => Shape::Plain,
-            Layout::Learning | Layout::Read | Layout::Write => return None,
-            Layout::Permits | Layout::Queued | Layout::QueuedPermits => return None,
-        };
         match op {
-            Op::Acquire {
+            Op::Acquire(Acquire {
+                form,
                 count: 1,
                 lease,
                 fencing: Fencing::Off,
                 replicas: 0,
-                place: None,
+                payload,
                 ..
-            } => Some(BatchKey::Acquire(shape, whole_ms(*lease))),
-            Op::Release {
+            }) if payload.place().is_none() => Some(BatchKey::Acquire(
+                form.kind.facts().batch?,
+                whole_ms(*lease),
+            )),
+            Op::Release(Release {
                 name,
+                form,
                 remaining: 0,
                 lesson: None,
                 unmark: false,
                 place: None,
                 ..
-            } if verbs(Topic::Lock, name, publish) == CLASSIC => {
-                Some(BatchKey::Release(shape, Spelling::of(name)))
+            }) => {
+                let shape = form.kind.facts().batch?;
+                let usual = verbs(Topic::Lock, name, publish) == CLASSIC;
+                usual.then(|| BatchKey::Release(shape, Spelling::of(name)))
             }
             _ => None,
         }
@@ -87,10 +85,10 @@ impl BatchKey {
 
     fn script(self) -> &'static Script {
         match self {
-            BatchKey::Acquire(Shape::Hash, _) => &ACQUIRE_MANY,
-            BatchKey::Acquire(Shape::Plain, _) => &ACQUIRE_MANY_PLAIN,
-            BatchKey::Release(Shape::Hash, _) => &RELEASE_MANY,
-            BatchKey::Release(Shape::Plain, _) => &RELEASE_MANY_PLAIN,
+            BatchKey::Acquire(Shape::Hash, _) => reentrant::ops::ACQUIRE_MANY,
+            BatchKey::Acquire(Shape::Plain, _) => simple::ops::ACQUIRE_MANY,
+            BatchKey::Release(Shape::Hash, _) => reentrant::ops::RELEASE_MANY,
+            BatchKey::Release(Shape::Plain, _) => simple::ops::RELEASE_MANY,
         }
     }
 }
@@ -122,17 +120,10 @@ impl Call {
             }
         }
         for op in ops {
-            match op {
-                Op::Acquire { owner, form, .. } | Op::Release { owner, form, .. } => {
-                    words.owner(form, uuid, *owner);
-                }
-                Op::HandOver { .. }
-                | Op::Renew { .. }
-                | Op::Force { .. }
-                | Op::Inspect { .. }
-                | Op::Count { .. }
-                | Op::Change { .. }
-                | Op::Read { .. } => {}
+            if let Op::Acquire(Acquire { owner, form, .. })
+            | Op::Release(Release { owner, form, .. }) = op
+            {
+                words.owner(form, uuid, *owner);
             }
         }
         Call {
@@ -165,7 +156,7 @@ fn read(sort: BatchKey, count: usize, value: &Value) -> Option<(Option<u64>, Vec
     match sort {
         BatchKey::Acquire(_, lease) => {
             let (clock, results) = items.split_first()?;
-            let clock = u64::try_from(int(clock)?).ok()?;
+            let clock = u64::try_from(clock.int()?).ok()?;
             if results.is_empty() {
                 return Some((Some(clock), vec![Some(Reply::Stale); count]));
             }
@@ -197,7 +188,7 @@ fn each(
     count: usize,
     reply: impl Fn(i64) -> Option<Reply>,
 ) -> Option<Vec<Option<Reply>>> {
-    let one = |result: &Value| match int(result)? {
+    let one = |result: &Value| match result.int()? {
         ALONE => Some(None),
         number => reply(number).map(Some),
     };
@@ -221,14 +212,6 @@ fn freed(number: i64) -> Option<Reply> {
     released(number)
 }
 
-fn int(value: &Value) -> Option<i64> {
-    if let Value::Int(number) = value {
-        Some(*number)
-    } else {
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::codes::DENIED;
@@ -237,35 +220,16 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn acquire(name: &str) -> Op {
-        Op::Acquire {
-            name: name.into(),
-            owner: 7,
-            form: Form::default(),
-            count: 1,
-            lease: Duration::from_secs(3),
-            fencing: Fencing::Off,
-            replicas: 0,
-            under: None,
-            earlier: Vec::new(),
-            limit: 0,
-            queues: false,
-            steal: false,
-            mark: None,
-            place: None,
-        }
+        Op::Acquire(Acquire::of(
+            name.into(),
+            7,
+            Form::default(),
+            Duration::from_secs(3),
+        ))
     }
 
     fn release(name: &str) -> Op {
-        Op::Release {
-            name: name.into(),
-            owner: 7,
-            form: Form::default(),
-            remaining: 0,
-            ttl: Duration::ZERO,
-            lesson: None,
-            unmark: false,
-            place: None,
-        }
+        Op::Release(Release::of(name.into(), 7, Form::default()))
     }
 
     fn sort(op: &Op) -> Option<BatchKey> {
@@ -293,7 +257,9 @@ mod tests {
         );
         let kind = |kind| {
             move |op: &mut Op| match op {
-                Op::Acquire { form, .. } | Op::Release { form, .. } => form.kind = kind,
+                Op::Acquire(Acquire { form, .. }) | Op::Release(Release { form, .. }) => {
+                    form.kind = kind
+                }
                 _ => {}
             }
         };
@@ -306,27 +272,27 @@ mod tests {
             (acquire("a"), &kind(Kind::Adaptive)),
             (release("a"), &kind(Kind::Adaptive)),
             (acquire("a"), &|op| {
-                if let Op::Acquire { count, .. } = op {
+                if let Op::Acquire(Acquire { count, .. }) = op {
                     *count = 0
                 }
             }),
             (acquire("a"), &|op| {
-                if let Op::Acquire { fencing, .. } = op {
+                if let Op::Acquire(Acquire { fencing, .. }) = op {
                     *fencing = Fencing::Expiring
                 }
             }),
             (acquire("a"), &|op| {
-                if let Op::Acquire { replicas, .. } = op {
+                if let Op::Acquire(Acquire { replicas, .. }) = op {
                     *replicas = 1
                 }
             }),
             (release("a"), &|op| {
-                if let Op::Release { remaining, .. } = op {
+                if let Op::Release(Release { remaining, .. }) = op {
                     *remaining = 1
                 }
             }),
             (release("a"), &|op| {
-                if let Op::Release { lesson, .. } = op {
+                if let Op::Release(Release { lesson, .. }) = op {
                     *lesson = Some(LeaseSample {
                         asked: Duration::ZERO,
                         took: Duration::ZERO,

@@ -10,8 +10,8 @@ use super::Topic;
 use super::live_tests::{LEASE, U, V};
 use super::names::channel;
 use super::{
-    BatchKey, Call, Fencing, Form, Kind, Layout, Name, Op, Publish, Reply, decode, decode_many,
-    refusal,
+    Acquire, BatchKey, Call, Form, Kind, Layout, Name, Op, Publish, Release, Reply, decode,
+    decode_many, refusal,
 };
 use crate::error::ErrorKind;
 use crate::real::eval;
@@ -27,36 +27,12 @@ const APART: Duration = Duration::from_secs(5);
 fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
     let form = Form::of(kind);
     let name = name.clone();
-    Op::Acquire {
-        name,
-        owner,
-        form,
-        count: 1,
-        lease,
-        fencing: Fencing::Off,
-        replicas: 0,
-        under: None,
-        earlier: Vec::new(),
-        limit: 0,
-        queues: false,
-        steal: false,
-        mark: None,
-        place: None,
-    }
+    Op::Acquire(Acquire::of(name, owner, form, lease))
 }
 
 fn release(kind: Kind, name: &Name, owner: u64) -> Op {
     let form = Form::of(kind);
-    Op::Release {
-        name: name.clone(),
-        owner,
-        form,
-        remaining: 0,
-        ttl: Duration::ZERO,
-        lesson: None,
-        unmark: false,
-        place: None,
-    }
+    Op::Release(Release::of(name.clone(), owner, form))
 }
 
 fn alone(server: &mut Connection, op: &Op, not_after: u64) -> Result<Reply, ErrorKind> {

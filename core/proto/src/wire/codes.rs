@@ -6,9 +6,9 @@ use crate::tuning;
 
 macro_rules! codes {
     ($( $(#[$meta:meta])* $name:ident = $code:expr; )+) => {
-        $( $(#[$meta])* pub(super) const $name: i64 = $code; )+
+        $( $(#[$meta])* pub(crate) const $name: i64 = $code; )+
         /// Every constant with its name in the scripts.
-        pub(super) const CODES: &[(&str, i64)] = &[$( (stringify!($name), $name) ),+];
+        pub(crate) const CODES: &[(&str, i64)] = &[$( (stringify!($name), $name) ),+];
     };
 }
 

@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use crate::value::Value;
-
+use super::call::Call;
 use super::codes::{
-    ACQUIRED, BUSY, CHANGED, COUNTED, DELETED, DENIED, FORCED, FOREIGN, GONE, HOLDER, KEPT, PARKED,
-    RELEASED, RENEWED, STALE, STOLEN, SUPERSEDED, VAIN,
+    ACQUIRED, BUSY, COUNTED, DELETED, DENIED, FORCED, FOREIGN, GONE, HOLDER, KEPT, PARKED,
+    RELEASED, RENEWED, STALE, STOLEN, VAIN,
 };
-use super::script::{Script, script, whole_ms};
-use super::{Fencing, FollowUp, Holder, Op, Permits, Process, RenewReply, Reply};
+use super::op::{Acquire, Fencing, FollowUp, HandOver, Op, Release};
+use super::process::Process;
+use super::publish::Publish;
+use super::reply::{Holder, Permits, RenewReply, Reply};
+use super::script::Script;
+use super::words::whole_ms;
 use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::primitives::counters;
+use crate::value::Value;
 
 /// Decodes the answer to `op`: the server's clock in ms when the script ran, if the answer has it,
 /// and the result.
@@ -22,7 +27,8 @@ pub fn decode(op: &Op, value: Value) -> Result<(Option<u64>, Reply)> {
         None => read(op, &value),
         Some(follow_up) => read_both(op, follow_up, &value),
     };
-    reply.ok_or_else(|| not_understood(script(op), &value))
+    let script = || Call::new(op, "", 0, Publish::Classic).script;
+    reply.ok_or_else(|| not_understood(script(), &value))
 }
 
 /// The error for an answer that the script does not give.
@@ -47,17 +53,17 @@ fn read(op: &Op, value: &Value) -> Option<(Option<u64>, Reply)> {
 /// much.
 fn read_short(op: &Op, number: i64) -> Option<(Option<u64>, Reply)> {
     match op {
-        Op::Acquire {
+        Op::Acquire(Acquire {
             lease,
             fencing: Fencing::Off,
             count: 1,
             ..
-        }
-        | Op::HandOver {
+        })
+        | Op::HandOver(HandOver {
             lease,
             fencing: Fencing::Off,
             ..
-        } => {
+        }) => {
             let lease = whole_ms(*lease);
             let clock = u64::try_from(number).ok()?.checked_sub(lease)?;
             Some((
@@ -68,7 +74,9 @@ fn read_short(op: &Op, number: i64) -> Option<(Option<u64>, Reply)> {
                 },
             ))
         }
-        Op::Release { remaining: 0, .. } => Some((None, released(number.checked_sub(RELEASED)?)?)),
+        Op::Release(Release { remaining: 0, .. }) => {
+            Some((None, released(number.checked_sub(RELEASED)?)?))
+        }
         _ => None,
     }
 }
@@ -85,84 +93,106 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
     let [clock, code, details @ ..] = items else {
         return None;
     };
-    let clock = u64::try_from(int(clock)?).ok()?;
-    let reply = match (op, int(code)?, details) {
-        (
-            Op::Acquire { .. }
-            | Op::HandOver { .. }
-            | Op::Release { remaining: 1.., .. }
-            | Op::Renew { .. }
-            | Op::Force { .. }
-            | Op::Count { .. }
-            | Op::Change { .. },
-            STALE,
-            [],
-        ) => Reply::Stale,
-        (Op::Acquire { .. } | Op::HandOver { .. }, ACQUIRED, [ttl, token]) => Reply::Acquired {
-            ttl: remaining(ttl)?.unwrap_or_default(),
-            token: self::token(token)?,
-        },
-        (Op::Acquire { .. }, BUSY, [ttl]) => Reply::Busy {
-            ttl: remaining(ttl)?,
-        },
-        (Op::Acquire { .. }, VAIN, [ttl]) => Reply::Vain {
-            ttl: remaining(ttl)?,
-        },
-        (Op::Acquire { place: Some(_), .. }, PARKED, [ttl, ahead]) => Reply::Parked {
-            ttl: remaining(ttl)?,
-            ahead: u32::try_from(int(ahead)?).ok()?,
-        },
-        (Op::Acquire { .. } | Op::HandOver { .. } | Op::Release { .. }, GONE, [why]) => {
-            Reply::Gone(gone(int(why)?)?)
+    let clock = u64::try_from(clock.int()?).ok()?;
+    let reply = match (code.int()?, details) {
+        (STALE, []) if has_not_after(op) => Reply::Stale,
+        (FOREIGN, [what]) if !matches!(op, Op::Release(_) | Op::Renew { .. }) => {
+            Reply::Foreign(foreign(&what.text()?))
         }
-        (
-            Op::Acquire { .. }
-            | Op::HandOver { .. }
-            | Op::Force { .. }
-            | Op::Inspect { .. }
-            | Op::Count { .. }
-            | Op::Change { .. }
-            | Op::Read { .. },
-            FOREIGN,
-            [what],
-        ) => Reply::Foreign(foreign(&text(what)?)),
-        (Op::Release { remaining: 1.., .. }, KEPT, []) => Reply::Kept,
-        (Op::Renew { holds }, RENEWED, []) => Reply::Renewed(vec![RenewReply::Kept; holds.len()]),
-        (Op::Renew { holds }, RENEWED, results) if results.len() == holds.len() => {
-            Reply::Renewed(results.iter().map(renewal).collect::<Option<_>>()?)
-        }
-        (Op::Count { .. }, COUNTED, [available, limit]) => Reply::Counted(Permits {
-            available: int(available)?,
-            limit: int(limit)?,
-        }),
-        (Op::Change { .. } | Op::Read { .. }, CHANGED, [done, left]) => Reply::Changed {
-            done: int(done)?,
-            left: int(left)?,
-        },
-        (Op::Change { .. }, CHANGED, [done, left, Value::Int(DENIED)]) => Reply::Untold(
-            Reply::Changed {
-                done: int(done)?,
-                left: int(left)?,
-            }
-            .into(),
-        ),
-        (Op::Change { .. }, SUPERSEDED, []) => Reply::Superseded,
-        (Op::Force { .. }, FORCED, [deleted]) => Reply::Forced(int(deleted)? != 0),
-        (Op::Inspect { .. }, HOLDER, holders) => {
-            let (each, []) = holders.as_chunks() else {
-                return None;
-            };
-            Reply::Holders(each.iter().map(holder).collect::<Option<_>>()?)
-        }
-        _ => return None,
+        (code, details) => told(op, code, details)?,
     };
     Some(((clock > 0).then_some(clock), reply))
 }
 
+/// Whether a late copy of it does nothing.
+fn has_not_after(op: &Op) -> bool {
+    match op {
+        Op::Release(op) => op.remaining > 0,
+        Op::Inspect { .. } | Op::Read { .. } => false,
+        _ => true,
+    }
+}
+
+/// An answer that only some operations have.
+fn told(op: &Op, code: i64, details: &[Value]) -> Option<Reply> {
+    match op {
+        Op::Acquire(op) => acquired(code, details).or_else(|| waiting(op, code, details)),
+        Op::HandOver(_) => acquired(code, details),
+        Op::Release(op) => match (code, details) {
+            (KEPT, []) if op.remaining > 0 => Some(Reply::Kept),
+            _ => not_ours(code, details),
+        },
+        Op::Renew { holds } => renewed(holds.len(), code, details),
+        Op::Force { .. } => match (code, details) {
+            (FORCED, [deleted]) => Some(Reply::Forced(deleted.int()? != 0)),
+            _ => None,
+        },
+        Op::Inspect { .. } => match (code, details.as_chunks()) {
+            (HOLDER, (each, [])) => Some(Reply::Holders(
+                each.iter().map(holder).collect::<Option<_>>()?,
+            )),
+            _ => None,
+        },
+        Op::Count { .. } => match (code, details) {
+            (COUNTED, [available, limit]) => Some(Reply::Counted(Permits {
+                available: available.int()?,
+                limit: limit.int()?,
+            })),
+            _ => None,
+        },
+        Op::Change { .. } => counters::ops::reply(true, code, details),
+        Op::Read { .. } => counters::ops::reply(false, code, details),
+    }
+}
+
+fn acquired(code: i64, details: &[Value]) -> Option<Reply> {
+    match (code, details) {
+        (ACQUIRED, [ttl, token]) => Some(Reply::Acquired {
+            ttl: remaining(ttl)?.unwrap_or_default(),
+            token: self::token(token)?,
+        }),
+        _ => not_ours(code, details),
+    }
+}
+
+fn not_ours(code: i64, details: &[Value]) -> Option<Reply> {
+    match (code, details) {
+        (GONE, [why]) => gone(why.int()?).map(Reply::Gone),
+        _ => None,
+    }
+}
+
+/// Why an acquisition has to wait.
+fn waiting(op: &Acquire, code: i64, details: &[Value]) -> Option<Reply> {
+    let [ttl, more @ ..] = details else {
+        return None;
+    };
+    let ttl = remaining(ttl)?;
+    match (code, more) {
+        (BUSY, []) => Some(Reply::Busy { ttl }),
+        (VAIN, []) => Some(Reply::Vain { ttl }),
+        (PARKED, [ahead]) if op.payload.place().is_some() => Some(Reply::Parked {
+            ttl,
+            ahead: u32::try_from(ahead.int()?).ok()?,
+        }),
+        _ => None,
+    }
+}
+
+fn renewed(holds: usize, code: i64, details: &[Value]) -> Option<Reply> {
+    match (code, details) {
+        (RENEWED, []) => Some(Reply::Renewed(vec![RenewReply::Kept; holds])),
+        (RENEWED, results) if results.len() == holds => Some(Reply::Renewed(
+            results.iter().map(renewal).collect::<Option<_>>()?,
+        )),
+        _ => None,
+    }
+}
+
 fn holder([owner, count, ttl]: &[Value; 3]) -> Option<Holder> {
     Some(Holder {
-        owner: text(owner)?,
-        count: text(count)?.parse().unwrap_or(u32::MAX),
+        owner: owner.text()?,
+        count: count.text()?.parse().unwrap_or(u32::MAX),
         remaining: remaining(ttl)?,
         process: None,
     })
@@ -179,13 +209,13 @@ fn read_both(op: &Op, follow_up: FollowUp, value: &Value) -> Option<(Option<u64>
     let (clock, mut reply) = read(op, answer)?;
     match (follow_up, &mut reply) {
         (FollowUp::Wait { replicas, .. }, reply) => {
-            let got = u32::try_from(int(own)?).ok()?;
+            let got = u32::try_from(own.int()?).ok()?;
             if matches!(reply, Reply::Acquired { .. }) && got < replicas {
                 *reply = Reply::NotReplicated { got };
             }
         }
         (FollowUp::Clients, Reply::Holders(holders)) => {
-            fill_in(holders, &text(own).unwrap_or_default());
+            fill_in(holders, &own.text().unwrap_or_default());
         }
         (FollowUp::Clients, _) => {}
     }
@@ -213,29 +243,13 @@ fn fill_in(holders: &mut [Holder], list: &str) {
     }
 }
 
-fn int(value: &Value) -> Option<i64> {
-    if let Value::Int(number) = value {
-        Some(*number)
-    } else {
-        None
-    }
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) => Some(text.clone()),
-        _ => None,
-    }
-}
-
 /// A PTTL. Negative: the key has no expiry.
 fn remaining(value: &Value) -> Option<Option<Duration>> {
-    Some(u64::try_from(int(value)?).ok().map(Duration::from_millis))
+    Some(u64::try_from(value.int()?).ok().map(Duration::from_millis))
 }
 
 fn token(value: &Value) -> Option<Option<u64>> {
-    let text = text(value)?;
+    let text = value.text()?;
     if text.is_empty() {
         Some(None)
     } else {
@@ -252,7 +266,7 @@ fn gone(number: i64) -> Option<LostReason> {
 }
 
 fn renewal(value: &Value) -> Option<RenewReply> {
-    match int(value)? {
+    match value.int()? {
         0 => Some(RenewReply::Kept),
         1 => Some(RenewReply::Failed),
         number => gone(number).map(RenewReply::Gone),
@@ -285,35 +299,20 @@ mod tests {
     use super::*;
 
     fn acquire() -> Op {
-        Op::Acquire {
-            name: "o".into(),
-            owner: 1,
-            form: Form::default(),
-            count: 1,
-            lease: Duration::from_secs(1),
-            fencing: Fencing::Off,
-            replicas: 0,
-            under: None,
-            earlier: Vec::new(),
-            limit: 0,
-            queues: false,
-            steal: false,
-            mark: None,
-            place: None,
-        }
+        Op::Acquire(Acquire::of(
+            "o".into(),
+            1,
+            Form::default(),
+            Duration::from_secs(1),
+        ))
     }
 
     fn release(remaining: u32) -> Op {
-        Op::Release {
-            name: "o".into(),
-            owner: 1,
-            form: Form::default(),
+        Op::Release(Release {
             remaining,
             ttl: Duration::from_secs(1),
-            lesson: None,
-            unmark: false,
-            place: None,
-        }
+            ..Release::of("o".into(), 1, Form::default())
+        })
     }
 
     fn renew(count: usize) -> Op {
@@ -536,7 +535,7 @@ mod tests {
     #[test]
     fn replicas_are_counted_for_what_was_acquired() {
         let mut op = acquire();
-        if let Op::Acquire { replicas, .. } = &mut op {
+        if let Op::Acquire(Acquire { replicas, .. }) = &mut op {
             *replicas = 2;
         }
         let acquired = Value::Array(vec![
@@ -632,11 +631,11 @@ mod tests {
         assert_eq!(reply(&release(0), &ints(&[5, 0])), None);
         for (count, fencing) in [(2, Fencing::Off), (1, Fencing::Expiring)] {
             let mut op = acquire();
-            if let Op::Acquire {
+            if let Op::Acquire(Acquire {
                 count: asked,
                 fencing: drawn,
                 ..
-            } = &mut op
+            }) = &mut op
             {
                 (*asked, *drawn) = (count, fencing);
             }

@@ -6,8 +6,10 @@ use super::codes::{
     ACQUIRED, ALONE, BUSY, CHANGED, COUNTED, FORCED, FOREIGN, GONE, HOLDER, KEPT, PARKED, RELEASED,
     RENEWED, STALE, SUPERSEDED, TAKEN, VAIN,
 };
-use super::script::whole_ms;
-use super::{BatchKey, Fencing, FollowUp, Op, Permits, RenewReply, Reply};
+use super::words::whole_ms;
+use super::{
+    Acquire, BatchKey, Fencing, FollowUp, HandOver, Op, Permits, Release, RenewReply, Reply,
+};
 
 /// The answer to the script of `op`.
 pub fn encode(op: &Op, server_ms: u64, reply: &Reply) -> Value {
@@ -20,7 +22,7 @@ pub fn encode(op: &Op, server_ms: u64, reply: &Reply) -> Value {
         Some(FollowUp::Wait { replicas, .. }) => replicas,
     };
     let (reply, got) = match (reply, op) {
-        (Reply::NotReplicated { got }, Op::Acquire { lease, .. }) => (
+        (Reply::NotReplicated { got }, Op::Acquire(Acquire { lease, .. })) => (
             Reply::Acquired {
                 ttl: *lease,
                 token: None,
@@ -39,17 +41,17 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
     };
     match (op, reply) {
         (
-            Op::Acquire {
+            Op::Acquire(Acquire {
                 lease,
                 fencing: Fencing::Off,
                 count: 1,
                 ..
-            }
-            | Op::HandOver {
+            })
+            | Op::HandOver(HandOver {
                 lease,
                 fencing: Fencing::Off,
                 ..
-            },
+            }),
             Reply::Acquired { ttl, token: None },
         ) if ttl.as_millis() == whole_ms(*lease).into() => int(server_ms + whole_ms(*lease)),
         (_, Reply::Acquired { ttl, token }) => {
@@ -68,7 +70,7 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
                 Value::Int((*ahead).into()),
             ],
         ),
-        (Op::Release { remaining: 0, .. }, Reply::Gone(why)) => Value::Array(vec![
+        (Op::Release(Release { remaining: 0, .. }), Reply::Gone(why)) => Value::Array(vec![
             Value::Int(0),
             Value::Int(GONE),
             Value::Int(why.number().into()),

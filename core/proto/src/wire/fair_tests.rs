@@ -11,7 +11,7 @@ use super::live_tests::{
 };
 use super::names::{queue_keys, token_key};
 use super::*;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, LostReason};
 use crate::tuning::PLACE_KEPT;
 
 /// A user for whom the server is as one that does not know LPOS.
@@ -19,37 +19,31 @@ const WITHOUT_LPOS: &str = "~* &* +@all -lpos";
 
 /// Asks for the lock, or for a place in its queue.
 fn ask(number: OwnerId) -> Op {
+    ask_with(number, true, Vec::new())
+}
+
+fn ask_with(number: OwnerId, queues: bool, earlier: Vec<OwnerId>) -> Op {
     let mut op = of_kind(&acquire(1), Kind::Fair);
-    if let Op::Acquire { owner, queues, .. } = &mut op {
-        (*owner, *queues) = (number, true);
+    if let Op::Acquire(Acquire { owner, payload, .. }) = &mut op {
+        *owner = number;
+        *payload = Payload::Queued(Seat { queues, earlier });
     }
     op
 }
 
 /// Asks as a new owner, which takes the place of another one.
 fn ask_as(number: OwnerId, was: OwnerId) -> Op {
-    let mut op = ask(number);
-    if let Op::Acquire {
-        earlier: before, ..
-    } = &mut op
-    {
-        before.push(was);
-    }
-    op
+    ask_with(number, true, vec![was])
 }
 
 /// Asks once, without a place.
 fn attempt(number: OwnerId) -> Op {
-    let mut op = ask(number);
-    if let Op::Acquire { queues, .. } = &mut op {
-        *queues = false;
-    }
-    op
+    ask_with(number, false, Vec::new())
 }
 
 fn fenced(op: &Op) -> Op {
     let mut op = op.clone();
-    if let Op::Acquire { fencing, .. } = &mut op {
+    if let Op::Acquire(Acquire { fencing, .. }) = &mut op {
         *fencing = Fencing::Persistent;
     }
     op
@@ -58,7 +52,7 @@ fn fenced(op: &Op) -> Op {
 /// Ends a hold, or a wait.
 fn leave(number: OwnerId) -> Op {
     let mut op = of_kind(&release(0), Kind::Fair);
-    if let Op::Release { owner, .. } = &mut op {
+    if let Op::Release(Release { owner, .. }) = &mut op {
         *owner = number;
     }
     op
@@ -662,8 +656,8 @@ fn a_level_more_and_a_renewal_are_those_of_a_hash() {
 fn the_keys_lie_in_the_slot_of_the_lock() {
     for name in ["orders", "{eu}:orders", "ö"] {
         for mut op in [ask(1), leave(1), forced()] {
-            let (Op::Acquire { name: of, .. }
-            | Op::Release { name: of, .. }
+            let (Op::Acquire(Acquire { name: of, .. })
+            | Op::Release(Release { name: of, .. })
             | Op::Force { name: of, .. }) = &mut op
             else {
                 panic!("another call")

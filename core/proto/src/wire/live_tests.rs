@@ -8,7 +8,7 @@ use redis::{Commands, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use super::names::{channel, token_key};
 use super::*;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::real::{cmd, eval};
 use crate::support::Server;
 use crate::value::Value as Reading;
@@ -135,22 +135,11 @@ impl Live {
 }
 
 pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op {
-    Op::Acquire {
-        name: "orders".into(),
-        owner: 76,
-        form: Form::default(),
+    Op::Acquire(Acquire {
         count,
-        lease,
         fencing,
-        replicas: 0,
-        under: None,
-        earlier: Vec::new(),
-        limit: 0,
-        queues: false,
-        steal: false,
-        mark: None,
-        place: None,
-    }
+        ..Acquire::of("orders".into(), 76, Form::default(), lease)
+    })
 }
 
 pub(super) fn acquire(count: u32) -> Op {
@@ -158,16 +147,11 @@ pub(super) fn acquire(count: u32) -> Op {
 }
 
 pub(super) fn release(remaining: u32) -> Op {
-    Op::Release {
-        name: "orders".into(),
-        owner: 76,
-        form: Form::default(),
+    Op::Release(Release {
         remaining,
         ttl: LEASE,
-        lesson: None,
-        unmark: false,
-        place: None,
-    }
+        ..Release::of("orders".into(), 76, Form::default())
+    })
 }
 
 pub(super) fn renew(names: &[&str], ttl: Duration) -> Op {
@@ -188,9 +172,9 @@ pub(super) fn renew(names: &[&str], ttl: Duration) -> Op {
 pub(super) fn of_kind(op: &Op, kind: Kind) -> Op {
     let mut op = op.clone();
     match &mut op {
-        Op::Acquire { form, .. } | Op::HandOver { form, .. } | Op::Release { form, .. } => {
-            form.kind = kind
-        }
+        Op::Acquire(Acquire { form, .. })
+        | Op::HandOver(HandOver { form, .. })
+        | Op::Release(Release { form, .. }) => form.kind = kind,
         Op::Renew { holds } => holds.iter_mut().for_each(|hold| hold.form.kind = kind),
         Op::Force { kind: old, .. } | Op::Inspect { kind: old, .. } => *old = kind,
         Op::Count { .. } | Op::Change { .. } | Op::Read { .. } => {}
@@ -249,22 +233,7 @@ fn the_data_are_those_that_redisson_leaves() {
     assert!(is_acquired(&live.run(&acquire(2))));
     assert_eq!(live.holds("orders"), "U:76=2");
 
-    let other = Op::Acquire {
-        name: "orders".into(),
-        owner: 12,
-        form: Form::default(),
-        count: 1,
-        lease: LEASE,
-        fencing: Fencing::Off,
-        replicas: 0,
-        under: None,
-        earlier: Vec::new(),
-        limit: 0,
-        queues: false,
-        steal: false,
-        mark: None,
-        place: None,
-    };
+    let other = Op::Acquire(Acquire::of("orders".into(), 12, Form::default(), LEASE));
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else {
         panic!("not busy")
     };
@@ -462,22 +431,12 @@ fn a_hold_that_is_gone_is_not_made_again() {
 fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
     let mut live = Live::new();
     for name in ["a", "c", "d"] {
-        let op = Op::Acquire {
-            form: Form::default(),
-            name: name.into(),
-            owner: 76,
-            count: 1,
-            lease: Duration::from_secs(5),
-            fencing: Fencing::Off,
-            replicas: 0,
-            under: None,
-            earlier: Vec::new(),
-            limit: 0,
-            queues: false,
-            steal: false,
-            mark: None,
-            place: None,
-        };
+        let op = Op::Acquire(Acquire::of(
+            name.into(),
+            76,
+            Form::default(),
+            Duration::from_secs(5),
+        ));
         live.run(&op);
     }
     live.cmd::<()>("SET b string", &[]);
@@ -509,33 +468,23 @@ fn a_renewal_is_for_owners_of_several_connections() {
         first_owner(0xbb) + 1,
     ];
     for (name, owner) in ["a", "b", "c"].into_iter().zip(owners) {
-        let Op::Acquire {
+        let Op::Acquire(Acquire {
             form,
             count,
             lease,
             fencing,
             replicas,
             ..
-        } = acquire(1)
+        }) = acquire(1)
         else {
             panic!()
         };
-        live.run(&Op::Acquire {
-            name: name.into(),
-            owner,
-            form,
+        live.run(&Op::Acquire(Acquire {
             count,
-            lease,
             fencing,
             replicas,
-            under: None,
-            earlier: Vec::new(),
-            limit: 0,
-            queues: false,
-            steal: false,
-            mark: None,
-            place: None,
-        });
+            ..Acquire::of(name.into(), owner, form, lease)
+        }));
         live.cmd::<()>("PEXPIRE", &[name, "5000"]);
     }
     let renewal = |picked: &[usize]| Op::Renew {
@@ -695,33 +644,15 @@ fn odd_names_work_as_well() {
         let mut messages = subscriber.as_pubsub();
         messages.subscribe(channel(Topic::Lock, name)).unwrap();
         let name: Name = name.into();
-        let take = Op::Acquire {
-            name: name.clone(),
-            owner: 76,
-            form: Form::default(),
-            count: 1,
-            lease: LEASE,
+        let take = Op::Acquire(Acquire {
             fencing: Fencing::Expiring,
-            replicas: 0,
-            under: None,
-            earlier: Vec::new(),
-            limit: 0,
-            queues: false,
-            steal: false,
-            mark: None,
-            place: None,
-        };
+            ..Acquire::of(name.clone(), 76, Form::default(), LEASE)
+        });
         assert!(is_acquired(&live.run(&take)));
-        let free = Op::Release {
-            name: name.clone(),
-            owner: 76,
-            form: Form::default(),
-            remaining: 0,
+        let free = Op::Release(Release {
             ttl: LEASE,
-            lesson: None,
-            unmark: false,
-            place: None,
-        };
+            ..Release::of(name.clone(), 76, Form::default())
+        });
         assert_eq!(live.run(&free), Reply::Released(1));
         assert_eq!(
             messages
@@ -805,32 +736,22 @@ fn a_counter_without_an_expiry_never_gets_one() {
         for kind in [Kind::Reentrant, Kind::Simple] {
             let form = Form::of(kind);
             let (name, lease) = (Name::from("orders"), LEASE);
-            let Op::Acquire {
+            let Op::Acquire(Acquire {
                 owner,
                 count,
                 replicas,
                 ..
-            } = acquire_with(1, lease, fencing)
+            }) = acquire_with(1, lease, fencing)
             else {
                 panic!()
             };
-            let take = Op::Acquire {
-                name: name.clone(),
-                owner,
-                form: form.clone(),
+            let take = Op::Acquire(Acquire {
                 count,
-                lease,
                 fencing,
                 replicas,
-                under: None,
-                earlier: Vec::new(),
-                limit: 0,
-                queues: false,
-                steal: false,
-                mark: None,
-                place: None,
-            };
-            let hand_over = Op::HandOver {
+                ..Acquire::of(name.clone(), owner, form.clone(), lease)
+            });
+            let hand_over = Op::HandOver(HandOver {
                 name: name.clone(),
                 owner,
                 adopts: None,
@@ -839,7 +760,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
                 lease,
                 fencing,
                 replicas: 0,
-            };
+            });
             for op in [take, hand_over] {
                 let token = token_of(live.run(&op));
                 assert!(token > last, "{token} after {last}");
@@ -1019,22 +940,10 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
     live.run(&acquire(2));
     live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
     live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
-    let other = Op::Acquire {
-        name: "new".into(),
-        owner: 1,
-        form: Form::default(),
-        count: 1,
-        lease: LEASE,
+    let other = Op::Acquire(Acquire {
         fencing: Fencing::Expiring,
-        replicas: 0,
-        under: None,
-        earlier: Vec::new(),
-        limit: 0,
-        queues: false,
-        steal: false,
-        mark: None,
-        place: None,
-    };
+        ..Acquire::of("new".into(), 1, Form::default(), LEASE)
+    });
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));
     assert!(error.message().contains("maxmemory"), "{error}");

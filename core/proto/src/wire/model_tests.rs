@@ -9,8 +9,8 @@ use redis::{Commands, Connection};
 
 use super::names::{channel, channel_for, learnt_key, queue_keys, token_key, writer_mark_key};
 use super::{
-    Call, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId, Place,
-    Publish, Renewal, Reply, Topic, decode,
+    Acquire, Call, Fencing, Form, HandOver, Holder, Inspection, Kind, Layout, LeaseSample, Name,
+    Op, OwnerId, Payload, Place, Publish, Release, Renewal, Reply, Seat, Topic, decode,
 };
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::real::eval;
@@ -55,7 +55,7 @@ impl Both {
         for name in &names {
             model
                 .subscribers
-                .insert((channel(kind.layout().topic(), name).into(), 0));
+                .insert((channel(kind.facts().topic, name).into(), 0));
             for (uuid, owner) in OWNERS.into_iter().chain(PLACES) {
                 let place = channel_for(&uuid.to_string(), Topic::Place(owner), name);
                 model.subscribers.insert((place.into(), 0));
@@ -107,7 +107,7 @@ impl Both {
     fn op(&mut self) -> (Uuid, Op) {
         let uuid = self.random.below(2);
         let (name, kind) = (self.name(), self.side());
-        let has_token = kind.takes_tokens() && self.random.chance(300);
+        let has_token = kind.facts().takes_tokens && self.random.chance(300);
         let token = has_token.then(|| self.random.pick(&["s", "t"]).into());
         let form = Form {
             kind,
@@ -137,29 +137,32 @@ impl Both {
                 if queues && !self.has_place(&name, (uuid, owner)) {
                     was = self.random.chance(300).then_some(3 - owner);
                 }
-                let steal = kind == Kind::Write && count < 2 && self.random.chance(200);
-                let marks = self.is_shared() && !steal && self.random.chance(500);
+                let steal = count < 2 && self.random.chance(200);
                 let time = Duration::from_millis(self.random.between(1, 2000));
-                Op::Acquire {
-                    limit: 0,
-                    queues,
-                    steal,
-                    mark: marks.then_some(time),
-                    name,
-                    owner,
-                    form,
-                    count,
-                    lease,
-                    fencing,
-                    replicas: 0,
-                    under,
-                    earlier: was.into_iter().collect(),
-                    place: (kind.layout().wakes_crowd() && count < 2 && self.random.chance(400))
-                        .then(|| Place {
+                let mark = self.random.chance(500).then_some(time);
+                let payload = match kind {
+                    Kind::Read => Payload::Read { under, mark },
+                    Kind::Write if steal => Payload::Write { steal, mark: None },
+                    Kind::Write => Payload::Write { steal, mark },
+                    Kind::Fair => Payload::Queued(Seat {
+                        queues,
+                        earlier: was.into_iter().collect(),
+                    }),
+                    _ => {
+                        let place = Place {
                             owner: self.random.between(10, 12),
                             first: self.random.chance(300),
-                        }),
-                }
+                        };
+                        let stands = count < 2 && self.random.chance(400);
+                        Payload::Whole(stands.then_some(place))
+                    }
+                };
+                Op::Acquire(Acquire {
+                    count,
+                    fencing,
+                    payload,
+                    ..Acquire::of(name, owner, form, lease)
+                })
             }
             4..7 => {
                 let remaining = u32::try_from(self.random.below(3)).unwrap();
@@ -170,17 +173,15 @@ impl Both {
                             took: Duration::from_secs(self.random.below(15)),
                         }
                     });
-                Op::Release {
-                    name,
-                    owner,
-                    form,
+                Op::Release(Release {
                     remaining,
                     ttl: lease,
                     lesson,
                     unmark: kind == Kind::Write && remaining == 0 && self.random.chance(500),
-                    place: (kind.layout().wakes_crowd() && self.random.chance(400))
+                    place: (kind.facts().wakes_crowd && self.random.chance(400))
                         .then(|| self.random.between(10, 12)),
-                }
+                    ..Release::of(name, owner, form)
+                })
             }
             7..9 => {
                 let holds = self
@@ -200,7 +201,7 @@ impl Both {
             9..11 if !self.is_shared() && !self.queues() => {
                 let (to, fencing, form) =
                     (self.random.between(1, 2), fencing_of(&name), Form::of(kind));
-                Op::HandOver {
+                Op::HandOver(HandOver {
                     name,
                     owner: 3 - to,
                     adopts: None,
@@ -209,7 +210,7 @@ impl Both {
                     lease,
                     fencing,
                     replicas: 0,
-                }
+                })
             }
             _ if self.random.chance(500) => Op::Force { name, kind },
             _ => Op::Inspect {
@@ -305,7 +306,7 @@ impl Both {
     /// The model knows the clock to the millisecond only; it goes on with the token that was drawn.
     fn take_token(&mut self, op: &Op, real: &Reply) {
         if let (
-            Op::Acquire { name, .. } | Op::HandOver { name, .. },
+            Op::Acquire(Acquire { name, .. }) | Op::HandOver(HandOver { name, .. }),
             Reply::Acquired {
                 token: Some(token), ..
             },
@@ -715,7 +716,7 @@ fn compare(kind: Kind) {
     let mut channels = listener.as_pubsub();
     for name in &both.names {
         channels
-            .subscribe(channel(kind.layout().topic(), name))
+            .subscribe(channel(kind.facts().topic, name))
             .unwrap();
         for owner in OWNERS.into_iter().chain(PLACES) {
             let place = channel(Topic::Lock, name) + ":" + &field_of(owner);

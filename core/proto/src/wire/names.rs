@@ -1,8 +1,10 @@
 //! Lock names, and the keys and channels derived from them (Redisson's rules).
 
-use super::kind::{first_owner, write_identity};
-use super::{Counter, Form, Kind, Name, OwnerId, Topic};
+use super::ids::{Name, OwnerId, first_owner, write_identity};
+use super::kind::{Form, Kind};
 use crate::error::{Error, Result, Thing};
+use crate::primitives::counters::change::Counter;
+use crate::primitives::facts::Topic;
 
 /// The longest lock name, in bytes.
 const LONGEST: usize = 1024;
@@ -75,7 +77,7 @@ pub fn channel_for(uuid: &str, topic: Topic, name: &str) -> String {
 }
 
 /// The parts of the channel's name without the owner, for callers that write it to a buffer.
-pub(super) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
+pub(crate) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
     let prefix = match topic {
         Topic::Lock | Topic::Place(_) => "redisson_lock__channel",
         Topic::ReadWrite => "redisson_rwlock",
@@ -87,7 +89,7 @@ pub(super) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
 }
 
 /// The beginning of the time-out keys of all readers of a name; the owner follows.
-pub(super) fn timeout_prefix(name: &str) -> [&str; 3] {
+pub(crate) fn timeout_prefix(name: &str) -> [&str; 3] {
     if name.contains('{') {
         ["", name, ":"]
     } else {
@@ -96,7 +98,7 @@ pub(super) fn timeout_prefix(name: &str) -> [&str; 3] {
 }
 
 /// The key of the taken permits of a semaphore.
-pub(super) fn taken_key(name: &str) -> String {
+pub(crate) fn taken_key(name: &str) -> String {
     timeout_prefix(name).concat() + "timeout"
 }
 
@@ -112,7 +114,7 @@ pub fn held_keys(name: &str) -> Vec<String> {
 
 /// The key in which the client of this writer notes its last change of a counter. A semaphore and a
 /// latch of one name have a command each in flight, and so a key each.
-pub(super) fn marker_key(uuid: &str, counter: Counter, name: &str, writer: OwnerId) -> String {
+pub(crate) fn marker_key(uuid: &str, counter: Counter, name: &str, writer: OwnerId) -> String {
     let mut key = timeout_prefix(name).concat().into_bytes();
     key.extend_from_slice(match counter {
         Counter::Semaphore => b"redlatch:",
@@ -123,7 +125,7 @@ pub(super) fn marker_key(uuid: &str, counter: Counter, name: &str, writer: Owner
 }
 
 /// The key in which a writer that waits notes itself. New readers stand back while it is there.
-pub(super) fn writer_mark_key(name: &str) -> String {
+pub(crate) fn writer_mark_key(name: &str) -> String {
     timeout_prefix(name).concat() + "redlatch:writer"
 }
 
@@ -134,7 +136,13 @@ pub fn crowd_key(name: &str) -> String {
 }
 
 /// How a time-out key goes on after the owner. Each of our owners has one.
-pub(super) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
+pub(crate) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
+
+/// The key that keeps the time of a reader.
+pub(crate) fn timeout_key(uuid: &str, name: &str, form: &Form, owner: OwnerId) -> String {
+    let prefix = timeout_prefix(name).concat();
+    prefix + &form.owner(uuid, owner) + TIMEOUT_SUFFIX
+}
 
 /// The owner that has this time-out key, if it is one of ours. The owner of another client has
 /// another last group of its uuid.

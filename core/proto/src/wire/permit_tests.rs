@@ -10,6 +10,7 @@ use redis::{Commands, Connection};
 use super::live_tests::{Live, U, V};
 use super::names::{channel, channel_for, permit_queue_keys, taken_key};
 use super::*;
+use crate::error::LostReason;
 use crate::real::eval;
 use crate::support;
 use crate::support::random::{Random, number};
@@ -637,34 +638,28 @@ impl Both {
         let kind = form.kind;
         let (name, lease) = (name.clone(), self.lease());
         let op = match op {
-            0..12 => Op::Acquire {
-                name,
-                owner,
-                form,
-                count: u32::try_from(self.random.pick(&[1, 1, 1, 1, 2, 3])).unwrap(),
-                lease,
-                fencing: Fencing::Off,
-                replicas: 0,
-                under: None,
-                earlier: (0..self.random.pick(&[0, 0, 0, 0, 1, 2]))
+            0..12 => {
+                let count = u32::try_from(self.random.pick(&[1, 1, 1, 1, 2, 3])).unwrap();
+                let earlier = (0..self.random.pick(&[0, 0, 0, 0, 1, 2]))
                     .map(|_| self.random.between(1, 8))
-                    .collect(),
-                limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
-                queues: self.random.chance(700),
-                steal: false,
-                mark: None,
-                place: None,
-            },
-            12..20 => Op::Release {
-                name,
-                owner,
-                form,
+                    .collect();
+                let limit = u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap();
+                let queues = self.random.chance(700);
+                let payload = match kind {
+                    Kind::Semaphore => Payload::Permits(limit, None),
+                    _ => Payload::QueuedPermits(limit, Seat { queues, earlier }),
+                };
+                Op::Acquire(Acquire {
+                    count,
+                    payload,
+                    ..Acquire::of(name, owner, form, lease)
+                })
+            }
+            12..20 => Op::Release(Release {
                 remaining: u32::try_from(self.random.pick(&[0, 0, 0, 1, 2])).unwrap(),
                 ttl: lease,
-                lesson: None,
-                unmark: false,
-                place: None,
-            },
+                ..Release::of(name, owner, form)
+            }),
             20..26 => {
                 let alike = self.random.chance(500);
                 let mut holds = Vec::new();
@@ -704,42 +699,39 @@ impl Both {
     fn modelled(&mut self, uuid: &str, op: &Op, now: u64, late: bool) -> Answer {
         let (names, full) = (self.names.clone(), self.full);
         let at = |name: &Name| names.iter().position(|known| known == name).unwrap();
-        let frees = matches!(op, Op::Release { remaining: 0, .. });
+        let frees = matches!(op, Op::Release(Release { remaining: 0, .. }));
         if late && !frees && !matches!(op, Op::Inspect { .. }) {
             return Answer::Reply(Reply::Stale);
         }
         match op {
-            Op::Acquire {
+            Op::Acquire(Acquire {
                 name,
                 owner,
                 form,
                 count,
                 lease,
-                limit,
-                earlier,
-                queues,
+                payload,
                 ..
-            } => {
-                let ids = ids_of(uuid, *owner, form.permits);
+            }) => {
+                let (ids, limit) = (ids_of(uuid, *owner, form.permits), payload.limit());
+                let seat = payload.seat().cloned().unwrap_or_default();
+                let earlier = seat.earlier.iter();
                 let fair = Fair {
                     owner: place(uuid, *owner, form.permits),
-                    earlier: earlier
-                        .iter()
-                        .map(|was| place(uuid, *was, form.permits))
-                        .collect(),
-                    queues: *queues,
+                    earlier: earlier.map(|was| place(uuid, *was, form.permits)).collect(),
+                    queues: seat.queues,
                 };
                 let fair = (form.kind == Kind::FairSemaphore).then_some(&fair);
-                self.models[at(name)].acquire(&ids, *count, *lease, *limit, fair, (now, full))
+                self.models[at(name)].acquire(&ids, *count, *lease, limit, fair, (now, full))
             }
-            Op::Release {
+            Op::Release(Release {
                 name,
                 owner,
                 form,
                 remaining,
                 ttl,
                 ..
-            } => {
+            }) => {
                 let (ids, model) = (
                     ids_of(uuid, *owner, form.permits),
                     &mut self.models[at(name)],
@@ -767,7 +759,7 @@ impl Both {
                 ..
             } => self.models[at(name)].waiters(now),
             Op::Inspect { name, .. } => self.models[at(name)].inspect(now),
-            Op::HandOver { .. } => panic!("permits are not handed over"),
+            Op::HandOver(_) => panic!("permits are not handed over"),
             Op::Change { .. } | Op::Read { .. } => panic!("no counters here"),
         }
     }
@@ -1065,15 +1057,12 @@ const NEEDED: &str = "+eval +evalsha +time +type +get +set +incrby +zscore +zadd
 /// The calls that change something, for the owner 1, who wants two permits.
 fn changes() -> Vec<Op> {
     let (name, form): (Name, Form) = ("orders".into(), semaphore(2));
-    let release = |remaining| Op::Release {
-        name: name.clone(),
-        owner: 1,
-        form: form.clone(),
-        remaining,
-        ttl: Duration::from_secs(9),
-        lesson: None,
-        unmark: false,
-        place: None,
+    let release = |remaining| {
+        Op::Release(Release {
+            remaining,
+            ttl: Duration::from_secs(9),
+            ..Release::of(name.clone(), 1, form.clone())
+        })
     };
     vec![
         acquire_two(1, 3),
@@ -1101,9 +1090,9 @@ fn changes() -> Vec<Op> {
 /// The only permit in a crowd, for an owner with the place of the same number.
 fn acquire_in_crowd(owner: OwnerId, first: bool) -> Op {
     let mut op = acquire_two(owner, 1);
-    if let Op::Acquire { form, place, .. } = &mut op {
+    if let Op::Acquire(Acquire { form, payload, .. }) = &mut op {
         form.permits = 1;
-        *place = Some(Place { owner, first });
+        payload.stand_at(Some(Place { owner, first }));
     }
     op
 }
@@ -1129,16 +1118,7 @@ fn a_permit_is_left_to_the_first_place_and_its_taker_tells_the_next_one() {
     for owner in [3, 5] {
         messages.subscribe(of(owner)).unwrap();
     }
-    let release = |owner| Op::Release {
-        name: "orders".into(),
-        owner,
-        form: semaphore(1),
-        remaining: 0,
-        ttl: Duration::ZERO,
-        lesson: None,
-        unmark: false,
-        place: None,
-    };
+    let release = |owner| Op::Release(Release::of("orders".into(), owner, semaphore(1)));
     assert_eq!(live.run(&release(1)), Reply::Released(0));
     assert_eq!(parked(live.run(&acquire_in_crowd(5, false))), 3);
     assert!(is_taken(live.run(&acquire_in_crowd(2, false))));
@@ -1168,22 +1148,10 @@ fn a_fault_of_the_crowd_takes_no_permit_away() {
 }
 
 fn acquire_two(owner: OwnerId, limit: u32) -> Op {
-    Op::Acquire {
-        name: "orders".into(),
-        owner,
-        form: semaphore(2),
-        count: 1,
-        lease: Duration::from_secs(5),
-        fencing: Fencing::Off,
-        replicas: 0,
-        under: None,
-        earlier: Vec::new(),
-        limit,
-        queues: false,
-        steal: false,
-        mark: None,
-        place: None,
-    }
+    Op::Acquire(Acquire {
+        payload: Payload::Permits(limit, None),
+        ..Acquire::of("orders".into(), owner, semaphore(2), Duration::from_secs(5))
+    })
 }
 
 impl Live {
@@ -1217,7 +1185,7 @@ fn a_denied_command_loses_no_permit() {
                 let done = live.try_as(U, op, u64::MAX);
                 let (after, still) = live.permits();
                 let what = format!("{op:?} without {missing}: {done:?}");
-                if matches!(op, Op::Release { remaining: 0, .. }) && missing == "publish" {
+                if matches!(op, Op::Release(Release { remaining: 0, .. })) && missing == "publish" {
                     assert!(matches!(done, Ok(Reply::Untold(_))), "{what}");
                 }
                 if !matches!(op, Op::Count { .. }) {

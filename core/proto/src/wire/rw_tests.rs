@@ -11,7 +11,7 @@ use super::live_tests::{
     release, renew,
 };
 use super::*;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, LostReason};
 use crate::real::eval;
 
 /// The op of a reader: this owner, this lease.
@@ -26,7 +26,7 @@ fn writer(op: &Op, owner: OwnerId) -> Op {
 fn by_owner(op: &Op, number: OwnerId) -> Op {
     let mut op = op.clone();
     match &mut op {
-        Op::Acquire { owner, .. } | Op::Release { owner, .. } => *owner = number,
+        Op::Acquire(Acquire { owner, .. }) | Op::Release(Release { owner, .. }) => *owner = number,
         Op::Renew { holds } => holds.iter_mut().for_each(|hold| hold.owner = number),
         _ => {}
     }
@@ -35,7 +35,7 @@ fn by_owner(op: &Op, number: OwnerId) -> Op {
 
 fn for_lease(op: &Op, time: Duration) -> Op {
     let mut op = op.clone();
-    if let Op::Acquire { lease, .. } = &mut op {
+    if let Op::Acquire(Acquire { lease, .. }) = &mut op {
         *lease = time;
     }
     op
@@ -44,8 +44,9 @@ fn for_lease(op: &Op, time: Duration) -> Op {
 /// A reader that asks while this owner of the same client writes.
 fn under(op: &Op, writer: OwnerId) -> Op {
     let mut op = op.clone();
-    if let Op::Acquire { under, .. } = &mut op {
-        *under = Some(writer);
+    if let Op::Acquire(Acquire { payload, .. }) = &mut op {
+        let (under, mark) = (Some(writer), None);
+        *payload = Payload::Read { under, mark };
     }
     op
 }
@@ -53,8 +54,12 @@ fn under(op: &Op, writer: OwnerId) -> Op {
 /// An acquire that regards the mark of waiting writers. A writer that is refused sets it for so long.
 fn regarding(op: &Op, time: Duration) -> Op {
     let mut op = op.clone();
-    if let Op::Acquire { mark, .. } = &mut op {
-        *mark = Some(time);
+    if let Op::Acquire(Acquire { form, payload, .. }) = &mut op {
+        let (under, mark) = (payload.under(), Some(time));
+        *payload = match form.kind {
+            Kind::Read => Payload::Read { under, mark },
+            _ => Payload::Write { steal: false, mark },
+        };
     }
     op
 }
@@ -62,7 +67,7 @@ fn regarding(op: &Op, time: Duration) -> Op {
 /// The release of a writer that may have a mark.
 fn giving_up(owner: OwnerId) -> Op {
     let mut op = writer(&release(0), owner);
-    if let Op::Release { unmark, .. } = &mut op {
+    if let Op::Release(Release { unmark, .. }) = &mut op {
         *unmark = true;
     }
     op
@@ -70,8 +75,9 @@ fn giving_up(owner: OwnerId) -> Op {
 
 fn theft(thief: OwnerId) -> Op {
     let mut op = writer(&acquire(1), thief);
-    if let Op::Acquire { steal, .. } = &mut op {
-        *steal = true;
+    if let Op::Acquire(Acquire { payload, .. }) = &mut op {
+        let (steal, mark) = (true, None);
+        *payload = Payload::Write { steal, mark };
     }
     op
 }
@@ -431,7 +437,7 @@ fn the_writer_draws_a_token_that_grows() {
     let mut drawn = 0;
     for _ in 0..3 {
         let mut op = writer(&acquire(1), 1);
-        if let Op::Acquire { fencing, .. } = &mut op {
+        if let Op::Acquire(Acquire { fencing, .. }) = &mut op {
             *fencing = Fencing::Persistent;
         }
         let Reply::Acquired {
@@ -578,7 +584,7 @@ fn many_readers_of_many_names_are_renewed_by_one_call() {
     let holds: Vec<Renewal> = names.iter().map(|name| renewal(1, name)).collect();
     for name in &names[1..] {
         let mut op = reader(&for_lease(&acquire(1), Duration::from_secs(2)), 1);
-        if let Op::Acquire { name: of, .. } = &mut op {
+        if let Op::Acquire(Acquire { name: of, .. }) = &mut op {
             *of = name.as_str().into();
         }
         live.run(&op);
@@ -599,7 +605,7 @@ fn many_readers_of_many_names_are_renewed_by_one_call() {
 fn time_out_keys_lie_in_the_slot_of_the_lock() {
     for name in ["orders", "{eu}:orders", "a{b}c", "ö"] {
         let mut op = reader(&acquire(1), 1);
-        if let Op::Acquire { name: of, .. } = &mut op {
+        if let Op::Acquire(Acquire { name: of, .. }) = &mut op {
             *of = name.into();
         }
         assert_eq!(slot_of(&op).unwrap(), slots::slot(name), "{name}");
@@ -672,7 +678,7 @@ fn a_thief_draws_a_later_token() {
     let mut live = Live::new();
     let fenced = |op: &Op| {
         let mut op = op.clone();
-        if let Op::Acquire { fencing, .. } = &mut op {
+        if let Op::Acquire(Acquire { fencing, .. }) = &mut op {
             *fencing = Fencing::Persistent;
         }
         op
@@ -934,7 +940,7 @@ fn a_writer_takes_away_its_own_mark_and_tells_readers() {
 fn a_waiting_writer_draws_no_token_and_a_granted_one_does() {
     let mut live = Live::new();
     let mut op = regarding(&writer(&acquire(1), 2), MOST);
-    if let Op::Acquire { fencing, .. } = &mut op {
+    if let Op::Acquire(Acquire { fencing, .. }) = &mut op {
         *fencing = Fencing::Persistent;
     }
     live.run(&reader(&acquire(1), 1));
@@ -976,7 +982,9 @@ fn a_mark_that_is_not_there_leaves_nothing_for_the_server_to_track() {
         let mut take = regarding(&reader(&acquire(1), 1), MOST);
         let mut leave = reader(&release(0), 1);
         for op in [&mut take, &mut leave] {
-            if let Op::Acquire { name: of, .. } | Op::Release { name: of, .. } = op {
+            if let Op::Acquire(Acquire { name: of, .. }) | Op::Release(Release { name: of, .. }) =
+                op
+            {
                 *of = name.into();
             }
         }

@@ -3,7 +3,8 @@
 //! The engine keeps such a key apart by server, as `orders:42 at 10.0.0.7:6379`. The text behind the last
 //! ` at ` is the server, which no error or event has to explain. On the wire the key has its own name.
 
-use super::{Name, Op, Renewal};
+use super::ids::Name;
+use super::op::{Acquire, HandOver, Op, Release, Renewal};
 
 const AT: &str = " at ";
 
@@ -32,9 +33,9 @@ pub fn op_at_server(op: &Op) -> Op {
         Op::Renew { holds } => holds
             .iter_mut()
             .for_each(|Renewal { name, .. }| *name = key(name)),
-        Op::Acquire { name, .. }
-        | Op::HandOver { name, .. }
-        | Op::Release { name, .. }
+        Op::Acquire(Acquire { name, .. })
+        | Op::HandOver(HandOver { name, .. })
+        | Op::Release(Release { name, .. })
         | Op::Force { name, .. }
         | Op::Inspect { name, .. }
         | Op::Count { name, .. }

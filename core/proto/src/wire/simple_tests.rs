@@ -11,7 +11,7 @@ use super::live_tests::{
     release, renew,
 };
 use super::*;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, LostReason};
 
 fn simple(op: &Op) -> Op {
     of_kind(op, Kind::Simple)
@@ -19,7 +19,7 @@ fn simple(op: &Op) -> Op {
 
 fn with_token(op: &Op, token: &str) -> Op {
     let mut op = simple(op);
-    if let Op::Acquire { form, .. } | Op::Release { form, .. } = &mut op {
+    if let Op::Acquire(Acquire { form, .. }) | Op::Release(Release { form, .. }) = &mut op {
         form.token = Some(token.into());
     }
     op
@@ -55,7 +55,7 @@ impl Live {
     /// Releases it.
     fn learns(&mut self, asked: u64, took: Duration) {
         let mut op = of_kind(&release(0), Kind::Adaptive);
-        if let Op::Release { lesson, .. } = &mut op {
+        if let Op::Release(Release { lesson, .. }) = &mut op {
             *lesson = Some(LeaseSample {
                 asked: secs(asked),
                 took,
@@ -117,20 +117,22 @@ fn a_callers_token_is_the_value() {
 fn an_adoption_puts_an_owner_of_its_own_in_the_place_of_a_token() {
     for kind in [Kind::Simple, Kind::RedisPy, Kind::Article, Kind::Adaptive] {
         let mut live = Live::new();
-        let adopt = |to| Op::HandOver {
-            name: "orders".into(),
-            owner: 0,
-            adopts: Some("job 7".into()),
-            to,
-            form: Form::of(kind),
-            lease: LEASE,
-            fencing: Fencing::Off,
-            replicas: 0,
+        let adopt = |to| {
+            Op::HandOver(HandOver {
+                name: "orders".into(),
+                owner: 0,
+                adopts: Some("job 7".into()),
+                to,
+                form: Form::of(kind),
+                lease: LEASE,
+                fencing: Fencing::Off,
+                replicas: 0,
+            })
         };
         let free = Reply::Gone(LostReason::Deleted);
         assert_eq!(live.run_as(V, &adopt(9)), free, "{kind:?}");
         let mut first = of_kind(&acquire_with(1, secs(1), Fencing::Off), kind);
-        if let Op::Acquire { form, .. } = &mut first {
+        if let Op::Acquire(Acquire { form, .. }) = &mut first {
             form.token = Some("job 7".into());
         }
         assert!(is_acquired(&live.run(&first)), "{kind:?}");
@@ -336,7 +338,7 @@ fn an_adaptive_lock_learns_once_and_in_whole_seconds() {
     live.learns(3, Duration::from_millis(4999));
     assert_eq!(live.value("orders_renew").as_deref(), Some("4"));
     let mut late = of_kind(&release(0), Kind::Adaptive);
-    if let Op::Release { lesson, .. } = &mut late {
+    if let Op::Release(Release { lesson, .. }) = &mut late {
         *lesson = Some(LeaseSample {
             asked: secs(3),
             took: secs(400),

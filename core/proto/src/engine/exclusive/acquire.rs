@@ -111,7 +111,7 @@ impl Engine {
                 return self.cx.fail(id, error.on(&name));
             }
         }
-        let queues = form.kind.layout().queues();
+        let queues = form.kind.facts().queues;
         let owner = self.cx.next_owner();
         let queue = self.names.queues.entry(name.clone()).or_default();
         let first = queue.holds().is_empty() && queue.waiters.is_empty();
@@ -367,18 +367,19 @@ impl Engine {
             // Waiters with places in a queue need the channel of the name.
             let crowds = head.form.crowds() && !queue.has_places;
             left = !crowds && queue.crowd.is_left_behind();
-            if let Op::Acquire { place, .. } = &mut op
+            if let Op::Acquire(op) = &mut op
                 // A try is refused by a holder only, not by those that come first.
                 && !tries
                 && crowds
             {
                 let joins = queue.crowd.joins(queue.turn.has_rivals());
                 let new = joins.then(|| self.cx.next_owner());
-                *place = queue.crowd.next(due, queue.hears_place(), new);
+                let place = queue.crowd.next(due, queue.hears_place(), new);
+                op.payload.stand_at(place);
                 head.in_crowd = place.map(|place| place.owner);
                 if place.is_some() {
                     self.crowded = true;
-                    queue.crowd.is_told = !head.form.kind.layout().wakes_crowd();
+                    queue.crowd.is_told = !head.form.kind.facts().wakes_crowd;
                 }
             }
         }
@@ -991,12 +992,13 @@ impl Engine {
         // The confirmation of the subscription causes the next try, which closes the gap between
         // this reply and the subscription. The timer below covers a channel that is never
         // confirmed.
-        let layout = waiter.form.kind.layout();
         let crowd = self.names.queues.get(name).map(|queue| &queue.crowd);
         let crowd = crowd.filter(|_| waiter.form.crowds());
         let ahead = crowd.filter(|crowd| crowd.is_behind());
         let ahead = ahead.and_then(|crowd| crowd.ahead);
-        let topic = crowd.and_then(Crowd::topic).unwrap_or(layout.topic());
+        let topic = crowd
+            .and_then(Crowd::topic)
+            .unwrap_or(waiter.form.kind.facts().topic);
         if !self.names.want_channel(&mut self.cx, name, topic) && again {
             return self.advance(name);
         }
@@ -1181,7 +1183,7 @@ impl Engine {
             self.names.set_attempt(&name, Attempt::Idle);
         }
         self.clean_up(&name, burned, &form, lease, unsettled);
-        if form.kind.layout().queues() {
+        if form.kind.facts().queues {
             return self.ask_for_place(id);
         }
         self.advance(&name);

@@ -19,7 +19,9 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
+use crate::wire::{
+    Acquire, Form, HandOver, Name, Op, OwnerId, Release, RenewReply, Renewal, Reply,
+};
 
 impl Engine {
     // ---- operations ----
@@ -213,23 +215,11 @@ impl Engine {
             HoldOp::Enter { terms, .. } => {
                 let lease = hold.capped(terms.lease.duration(), now);
                 let count = hold.count().saturating_add(1);
-                let (fencing, replicas) = (Fencing::Off, terms.replicas.into());
-                Ok(Op::Acquire {
-                    name,
-                    owner,
-                    form,
+                Ok(Op::Acquire(Acquire {
                     count,
-                    lease,
-                    fencing,
-                    replicas,
-                    under: None,
-                    earlier: Vec::new(),
-                    limit: 0,
-                    queues: false,
-                    steal: false,
-                    mark: None,
-                    place: None,
-                })
+                    replicas: terms.replicas.into(),
+                    ..Acquire::of(name, owner, form, lease)
+                }))
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {
                 let op = self.give_back(owner, name, form);
@@ -259,46 +249,29 @@ impl Engine {
                     }],
                 })
             }
-            HoldOp::Settle => {
-                let (remaining, ttl) = (hold.count(), hold.time_needed(now));
-                Ok(Op::Release {
-                    name,
-                    owner,
-                    form,
-                    remaining,
-                    ttl,
-                    lesson: None,
-                    unmark: false,
-                    place: None,
-                })
-            }
+            HoldOp::Settle => Ok(Op::Release(Release {
+                remaining: hold.count(),
+                ttl: hold.time_needed(now),
+                ..Release::of(name, owner, form)
+            })),
         }
     }
 
     /// The release that follows from the remaining levels: of one level, or of the lock.
     fn give_back(&mut self, owner: OwnerId, name: Name, form: Form) -> Op {
         let now = self.cx.now;
-        let (mut remaining, mut ttl, mut lesson) = (0, Duration::ZERO, None);
+        let mut op = Release::of(name, owner, form);
         if let Some(hold) = self.holds.get_mut(&owner) {
-            ttl = hold.time_needed(now);
-            if ttl.is_zero() {
-                lesson = hold.lesson(now);
+            op.ttl = hold.time_needed(now);
+            if op.ttl.is_zero() {
+                op.lesson = hold.lesson(now);
                 self.begin_release(owner);
             } else {
-                remaining = hold.count();
+                op.remaining = hold.count();
                 hold.shrink(now);
             }
         }
-        Op::Release {
-            name,
-            owner,
-            form,
-            remaining,
-            ttl,
-            lesson,
-            unmark: false,
-            place: None,
-        }
+        Op::Release(op)
     }
 
     /// From here on nobody may rely on the hold: the server may free the lock at any moment.
@@ -351,13 +324,13 @@ impl Engine {
     fn release_place(&mut self, owner: OwnerId) {
         let command = self.command_of(owner);
         let command = command.filter(|command| command.call.is_none());
-        let Some(Op::Release {
+        let Some(Op::Release(Release {
             name,
             form,
             remaining: 0,
             place,
             ..
-        }) = command.map(|command| &*command.op)
+        })) = command.map(|command| &*command.op)
         else {
             return;
         };
@@ -367,7 +340,7 @@ impl Engine {
         let ended = if was_sent { Some(NOBODY) } else { ended };
         if ended.is_some()
             && let Some(command) = self.command_of(owner)
-            && let Op::Release { place, .. } = Arc::make_mut(&mut command.op)
+            && let Op::Release(Release { place, .. }) = Arc::make_mut(&mut command.op)
         {
             *place = ended;
         }
@@ -939,8 +912,8 @@ impl Engine {
 /// The lease that a command asks for. A release that frees the lock asks for none.
 fn asked(op: &Op) -> Option<Duration> {
     match op {
-        Op::Acquire { lease, .. } | Op::HandOver { lease, .. } => Some(*lease),
-        Op::Release { ttl, remaining, .. } => Some(*ttl).filter(|_| *remaining > 0),
+        Op::Acquire(Acquire { lease, .. }) | Op::HandOver(HandOver { lease, .. }) => Some(*lease),
+        Op::Release(Release { ttl, remaining, .. }) => Some(*ttl).filter(|_| *remaining > 0),
         Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
         Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => None,
         Op::Change { .. } | Op::Read { .. } => None,

@@ -43,7 +43,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Form, Handover, Kind, Name, Op, OwnerId, Reply};
+use crate::wire::{Fencing, Form, HandOver, Handover, Kind, Name, Op, OwnerId, Reply};
 
 impl Engine {
     /// The call that releases this hold and gives its lock to the next caller. `None` if the two
@@ -56,7 +56,7 @@ impl Engine {
         let name = hold.cell.name.clone();
         let queue = self.names.queues.get(&name)?;
         let form = hold.cell.form();
-        if form.kind.layout().handover() != Handover::Whole {
+        if form.kind.facts().handover != Handover::Whole {
             return None;
         }
         let to = self.receiver(queue, hold)?;
@@ -69,7 +69,7 @@ impl Engine {
         let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
         self.names
             .set_attempt(&name, Attempt::InFlight { again: false });
-        Some(Op::HandOver {
+        Some(Op::HandOver(HandOver {
             name,
             owner,
             adopts: None,
@@ -78,7 +78,7 @@ impl Engine {
             lease,
             fencing,
             replicas: 0,
-        })
+        }))
     }
 
     /// The waiter that this hold may be handed to.
@@ -284,9 +284,12 @@ impl Engine {
     pub(in crate::engine) fn purpose_of(&self, owner: OwnerId, op: &Op) -> Purpose {
         let head = |name: &Name| self.names.queues.get(name)?.waiters.front().copied();
         match op {
-            Op::HandOver { name, .. } => head(name).map_or(Purpose::Command(owner), |to| {
-                Purpose::HandOver { from: owner, to }
-            }),
+            Op::HandOver(HandOver { name, .. }) => {
+                head(name).map_or(Purpose::Command(owner), |to| Purpose::HandOver {
+                    from: owner,
+                    to,
+                })
+            }
             _ => Purpose::Command(owner),
         }
     }
@@ -377,7 +380,7 @@ impl Engine {
         }
         let lease = terms.first_lease();
         let owner = self.cx.next_owner();
-        let op = Op::HandOver {
+        let op = Op::HandOver(HandOver {
             name: name.clone(),
             owner: NOBODY,
             adopts: Some(token),
@@ -386,7 +389,7 @@ impl Engine {
             lease,
             fencing: terms.fencing,
             replicas: terms.replicas.into(),
-        };
+        });
         let adopter = Waiter::new(name, key, owner, terms, form, tuning::PLAIN_LIMIT);
         self.queries
             .add(&mut self.cx, id, Some(op), Some(Box::new(adopter)));
@@ -428,7 +431,7 @@ impl Engine {
 
 /// Whether a hold of this kind goes to the next caller while there are other holders.
 fn goes_among_others(kind: Kind) -> bool {
-    kind.layout().handover() == Handover::AmongOthers
+    kind.facts().handover == Handover::AmongOthers
 }
 
 /// Whether the release of this hold can give the lock to another owner.
@@ -440,7 +443,7 @@ fn is_free_to_go(hold: &Hold) -> bool {
 fn takes(waiter: &Waiter, hold: &Hold) -> bool {
     let form = &waiter.form;
     let same = *form == hold.cell.form() && form.token.is_none();
-    same && form.kind.layout().handover() != Handover::Never
+    same && form.kind.facts().handover != Handover::Never
         && waiter.terms.replicas == 0
         && waiter.unsettled.is_none()
         && !waiter.answered

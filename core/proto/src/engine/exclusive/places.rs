@@ -124,7 +124,7 @@ impl Engine {
             Ahead::InVain if !blocked && waiter.has_place() => {
                 // The confirmation of the subscription causes the next call, which closes the gap
                 // between the answer to the last one and the subscription.
-                let topic = waiter.form.kind.layout().heard_by(waiter.owner);
+                let topic = (waiter.form.kind.facts().heard_by)(waiter.owner);
                 self.names.want_channel(&mut self.cx, name, topic);
             }
             Ahead::InVain | Ahead::Asking { .. } => {}

@@ -106,11 +106,7 @@ fn no_answer_for_nobody_is_cleaned_up_at_once_and_once_more() {
     rig.reply(&out[0], Reply::Gone(LostReason::Deleted));
     rig.pass(COPY - ms(401));
     let tries = rig.all_sent();
-    assert!(
-        tries
-            .iter()
-            .all(|sent| matches!(sent.op, Op::Acquire { .. }))
-    );
+    assert!(tries.iter().all(|sent| matches!(sent.op, Op::Acquire(_))));
     rig.pass(ms(1));
     assert_eq!(rig.sent().release().0, sent.acquire().0);
 }

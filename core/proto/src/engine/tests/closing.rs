@@ -285,7 +285,7 @@ fn an_outage_is_waited_for_once_by_whatever_is_released() {
     let freed = rig
         .all_sent()
         .iter()
-        .filter(|sent| matches!(sent.op, Op::Release { .. }))
+        .filter(|sent| matches!(sent.op, Op::Release(_)))
         .count();
     assert_eq!(freed, 2);
 }

@@ -60,10 +60,10 @@ fn the_new_hold_has_its_own_terms_and_token() {
     assert_eq!((sent.handover().2, sent.limit), (secs(3), ms(300)));
     assert!(matches!(
         sent.op,
-        Op::HandOver {
+        Op::HandOver(HandOver {
             fencing: Fencing::Expiring,
             ..
-        }
+        })
     ));
     rig.pass(ms(200));
     rig.reply(
@@ -235,7 +235,7 @@ fn a_hand_over_of_a_lost_hold_is_told_as_for_a_release() {
         let next = rig
             .all_sent()
             .into_iter()
-            .find(|sent| matches!(sent.op, Op::Acquire { .. }))
+            .find(|sent| matches!(sent.op, Op::Acquire(_)))
             .unwrap();
         assert_eq!(next.acquire().0, sent.handover().1);
         rig.grant(&next);

@@ -263,7 +263,7 @@ fn a_re_entry_pauses_when_the_server_says_twice_that_it_comes_too_late() {
     let id = rig.acquire_with("n", KEY, None, WATCHED);
     assert!((10..60).contains(&copies(&mut rig)) && rig.pending(id));
     let sent = loop {
-        let is_entry = |sent: &Sent| matches!(sent.op, Op::Acquire { .. });
+        let is_entry = |sent: &Sent| matches!(sent.op, Op::Acquire(_));
         if let Some(sent) = rig.all_sent().into_iter().find(is_entry) {
             break sent;
         }

@@ -36,7 +36,7 @@ fn with_token(name: &str, token: &str, wait: Option<Duration>) -> Request {
 
 fn form(sent: &Sent) -> &Form {
     match &sent.op {
-        Op::Acquire { form, .. } | Op::Release { form, .. } => form,
+        Op::Acquire(Acquire { form, .. }) | Op::Release(Release { form, .. }) => form,
         Op::Renew { holds } => &holds[0].form,
         other => panic!("without a form: {other:?}"),
     }
@@ -54,7 +54,7 @@ fn a_key_waits_for_its_own_simple_lock() {
     rig.nothing_sent();
     let release = rig.request(by_key("n"));
     let sent = rig.sent();
-    assert!(matches!(&sent.op, Op::HandOver { form, .. } if form.kind == Kind::Simple));
+    assert!(matches!(&sent.op, Op::HandOver(HandOver { form, .. }) if form.kind == Kind::Simple));
     rig.pass_on(&sent);
     rig.released(release);
     rig.granted(again);
@@ -178,7 +178,7 @@ fn a_clean_up_has_the_token_and_teaches_nothing() {
     rig.outcome(&sent, CallOutcome::Unanswered);
     let sent = rig.sent();
     assert_eq!(form(&sent).token.as_deref(), Some("request"));
-    assert!(matches!(sent.op, Op::Release { lesson: None, .. }));
+    assert!(matches!(sent.op, Op::Release(Release { lesson: None, .. })));
 }
 
 #[test]
@@ -260,13 +260,13 @@ fn an_adaptive_lock_tells_what_was_asked_for_and_how_long_it_took() {
     assert!(
         matches!(
             sent.op,
-            Op::Release {
+            Op::Release(Release {
                 remaining: 1,
                 lesson: None,
                 unmark: false,
                 place: None,
                 ..
-            }
+            })
         ),
         "{sent:?}"
     );
@@ -279,7 +279,7 @@ fn an_adaptive_lock_tells_what_was_asked_for_and_how_long_it_took() {
         took: secs(40),
     });
     assert!(
-        matches!(&sent.op, Op::Release { remaining: 0, lesson: told, .. } if *told == lesson),
+        matches!(&sent.op, Op::Release(Release { remaining: 0, lesson: told, .. }) if *told == lesson),
         "{sent:?}"
     );
 }

@@ -46,7 +46,8 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{
-    Fencing, Form, Holder, Inspection, Kind, Name, Op, OwnerId, RenewReply, Reply, Topic,
+    Acquire, Fencing, Form, HandOver, Holder, Inspection, Kind, Name, Op, OwnerId, Release,
+    RenewReply, Reply, Topic,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -123,12 +124,12 @@ impl Sent {
     /// The acquire's owner, count and lease.
     fn acquire(&self) -> (OwnerId, u32, Duration) {
         match &self.op {
-            Op::Acquire {
+            Op::Acquire(Acquire {
                 owner,
                 count,
                 lease,
                 ..
-            } => (*owner, *count, *lease),
+            }) => (*owner, *count, *lease),
             other => panic!("not an acquire: {other:?}"),
         }
     }
@@ -136,9 +137,9 @@ impl Sent {
     /// The owners of a hand-over, before and after, and the lease.
     fn handover(&self) -> (OwnerId, OwnerId, Duration) {
         match &self.op {
-            Op::HandOver {
+            Op::HandOver(HandOver {
                 owner, to, lease, ..
-            } => (*owner, *to, *lease),
+            }) => (*owner, *to, *lease),
             other => panic!("not a hand-over: {other:?}"),
         }
     }
@@ -146,12 +147,12 @@ impl Sent {
     /// The release's owner, remaining count and time.
     fn release(&self) -> (OwnerId, u32, Duration) {
         match &self.op {
-            Op::Release {
+            Op::Release(Release {
                 owner,
                 remaining,
                 ttl,
                 ..
-            } => (*owner, *remaining, *ttl),
+            }) => (*owner, *remaining, *ttl),
             other => panic!("not a release: {other:?}"),
         }
     }

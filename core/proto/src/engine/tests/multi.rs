@@ -28,8 +28,8 @@ fn acquire_all(rig: &mut Rig, names: &[&str], key: OwnerKey, wait: Option<Durati
 /// The names that the calls want to acquire, or release.
 fn names(sent: &[Sent]) -> Vec<String> {
     let name = |sent: &Sent| match &sent.op {
-        Op::Acquire { name, .. } => format!("+{name}"),
-        Op::Release { name, .. } => format!("-{name}"),
+        Op::Acquire(Acquire { name, .. }) => format!("+{name}"),
+        Op::Release(Release { name, .. }) => format!("-{name}"),
         other => panic!("not expected: {other:?}"),
     };
     sent.iter().map(name).collect()
@@ -190,7 +190,7 @@ fn a_try_without_an_answer_is_no_end_for_one_that_waits() {
     let again = rig.all_sent();
     let acquires = again
         .iter()
-        .filter(|sent| matches!(sent.op, Op::Acquire { .. }));
+        .filter(|sent| matches!(sent.op, Op::Acquire(_)));
     let acquires: Vec<Sent> = acquires.cloned().collect();
     assert_eq!(names(&acquires), ["+b"]);
     rig.grant(&acquires[0]);
@@ -330,7 +330,7 @@ fn a_key_that_has_lost_it_has_to_release_it_first() {
     assert!(error.message().contains("released first"), "{error}");
     let release = rig.release(&grant);
     for sent in rig.all_sent() {
-        if matches!(sent.op, Op::Release { .. }) {
+        if matches!(sent.op, Op::Release(_)) {
             freed(&mut rig, &sent);
         }
     }
@@ -341,7 +341,7 @@ fn a_key_that_has_lost_it_has_to_release_it_first() {
 fn answer_all(rig: &mut Rig) {
     for sent in rig.all_sent() {
         match sent.op {
-            Op::Acquire { .. } => rig.grant(&sent),
+            Op::Acquire(_) => rig.grant(&sent),
             _ => freed(rig, &sent),
         }
     }

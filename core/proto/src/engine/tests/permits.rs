@@ -22,9 +22,12 @@ fn wanting(permits: u16) -> Terms {
 /// The owner of an acquire, the permits that it wants, and the limit that it sets.
 fn asked(sent: &Sent) -> (OwnerId, u16, u32) {
     match &sent.op {
-        Op::Acquire {
-            owner, form, limit, ..
-        } => (*owner, form.permits, *limit),
+        Op::Acquire(Acquire {
+            owner,
+            form,
+            payload,
+            ..
+        }) => (*owner, form.permits, payload.limit()),
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -32,12 +35,12 @@ fn asked(sent: &Sent) -> (OwnerId, u16, u32) {
 /// The owner of a release, and the permits that it gives back.
 fn given_back(sent: &Sent) -> (OwnerId, u16) {
     match &sent.op {
-        Op::Release {
+        Op::Release(Release {
             owner,
             form,
             remaining: 0,
             ..
-        } => (*owner, form.permits),
+        }) => (*owner, form.permits),
         other => panic!("not a release: {other:?}"),
     }
 }
@@ -306,7 +309,7 @@ fn permits_are_not_passed_on_where_that_would_change_something() {
         match rig.all_sent().as_slice() {
             [] => rig.granted(waits).owner() != held.owner(),
             sent => {
-                let gives = |sent: &Sent| matches!(sent.op, Op::Release { .. });
+                let gives = |sent: &Sent| matches!(sent.op, Op::Release(_));
                 sent.iter().any(gives) && rig.pending(waits)
             }
         }
@@ -502,8 +505,7 @@ fn a_parking_that_was_taken_over_ends_in_time() {
     rig.pass(secs(9) + tuning::EXPIRY_SLACK);
     let asks = rig.all_sent();
     assert!(
-        asks.iter()
-            .any(|sent| matches!(sent.op, Op::Acquire { .. })),
+        asks.iter().any(|sent| matches!(sent.op, Op::Acquire(_))),
         "{asks:?}"
     );
 }
@@ -539,7 +541,7 @@ fn permits_that_are_cleaned_up_wake_the_waiter() {
     assert_eq!(sent.len(), 2, "{sent:?}");
     let (cleanup, tried): (Vec<_>, Vec<_>) = sent
         .into_iter()
-        .partition(|sent| matches!(sent.op, Op::Release { .. }));
+        .partition(|sent| matches!(sent.op, Op::Release(_)));
     assert_eq!(given_back(&cleanup[0]).1, 2, "all that it wanted");
     rig.busy(&tried[0], secs(9));
     rig.reply(&cleanup[0], Reply::Released(0));

@@ -19,7 +19,7 @@ const WRITE: Terms = Terms {
 /// Whether an acquire regards the mark.
 fn mark_of(sent: &Sent) -> Option<Duration> {
     match &sent.op {
-        Op::Acquire { mark, .. } => *mark,
+        Op::Acquire(op) => op.payload.mark(),
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -27,7 +27,7 @@ fn mark_of(sent: &Sent) -> Option<Duration> {
 /// The owner whose mark a release removes.
 fn unmarked(sent: &Sent) -> Option<OwnerId> {
     match &sent.op {
-        Op::Release { owner, unmark, .. } => unmark.then_some(*owner),
+        Op::Release(Release { owner, unmark, .. }) => unmark.then_some(*owner),
         other => panic!("not a release: {other:?}"),
     }
 }
@@ -142,9 +142,7 @@ fn a_writer_asks_when_the_last_reader_of_its_own_client_is_lost() {
         Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]),
     );
     let sent = rig.all_sent();
-    let tries = sent
-        .iter()
-        .filter(|sent| matches!(sent.op, Op::Acquire { .. }));
+    let tries = sent.iter().filter(|sent| matches!(sent.op, Op::Acquire(_)));
     assert_eq!(tries.count(), 1, "{sent:?}");
 }
 
@@ -254,7 +252,7 @@ fn a_writer_takes_away_the_mark_of_the_connection_before() {
     rig.input(Input::Identity(2));
     rig.input(Input::Up(0));
     let all = rig.all_sent();
-    let releases = |sent: &&Sent| matches!(sent.op, Op::Release { .. });
+    let releases = |sent: &&Sent| matches!(sent.op, Op::Release(_));
     let (given_up, again): (Vec<&Sent>, Vec<&Sent>) = all.iter().partition(releases);
     assert_eq!((given_up.len(), again.len()), (1, 1), "{all:?}");
     assert_eq!(unmarked(given_up[0]), Some(sent.acquire().0));

@@ -12,12 +12,10 @@ const ASKED_AGAIN: Duration = Duration::from_secs(6);
 /// The owner that asks, whose place it takes, and whether it wants a place.
 fn asked(sent: &Sent) -> (OwnerId, Option<OwnerId>, bool) {
     match &sent.op {
-        Op::Acquire {
-            owner,
-            earlier,
-            queues,
-            ..
-        } => (*owner, earlier.first().copied(), *queues),
+        Op::Acquire(op) => {
+            let seat = op.payload.seat().cloned().unwrap_or_default();
+            (op.owner, seat.earlier.first().copied(), seat.queues)
+        }
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -25,7 +23,7 @@ fn asked(sent: &Sent) -> (OwnerId, Option<OwnerId>, bool) {
 /// Its earlier owners.
 fn befores(sent: &Sent) -> Vec<OwnerId> {
     match &sent.op {
-        Op::Acquire { earlier, .. } => earlier.clone(),
+        Op::Acquire(op) => op.payload.seat().unwrap().earlier.clone(),
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -33,7 +31,7 @@ fn befores(sent: &Sent) -> Vec<OwnerId> {
 /// The owner whose place and permits are given up.
 fn given_up(sent: &Sent) -> Option<OwnerId> {
     match &sent.op {
-        Op::Release { owner, .. } => Some(*owner),
+        Op::Release(Release { owner, .. }) => Some(*owner),
         _ => None,
     }
 }
@@ -284,7 +282,7 @@ fn the_next_owner_after_a_reconnect_has_the_place() {
     rig.input(down());
     rig.input(Input::Identity(2));
     rig.input(Input::Up(0));
-    let acquires = |sent: &&Sent| matches!(sent.op, Op::Acquire { .. });
+    let acquires = |sent: &&Sent| matches!(sent.op, Op::Acquire(_));
     let asks = rig.all_sent();
     let taken: Vec<_> = asks.iter().map(|sent| asked(sent).1).collect();
     assert_eq!(taken, [Some(owner), Some(second)]);

@@ -22,9 +22,12 @@ fn lasting(terms: Terms, lease: Duration) -> Terms {
 /// The kind and owner of an acquire, and the owner of the write lock under which it reads.
 fn asked(sent: &Sent) -> (Kind, OwnerId, Option<OwnerId>) {
     match &sent.op {
-        Op::Acquire {
-            form, owner, under, ..
-        } => (form.kind, *owner, *under),
+        Op::Acquire(Acquire {
+            form,
+            owner,
+            payload,
+            ..
+        }) => (form.kind, *owner, payload.under()),
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -681,7 +684,8 @@ fn a_reader_in_doubt_that_enters_the_hold_of_its_key_is_cleaned_up() {
     rig.grant(&again);
     rig.granted(early);
     let sent = rig.all_sent();
-    let cleans = |sent: &Sent| matches!(&sent.op, Op::Release { owner, .. } if *owner == in_doubt);
+    let cleans =
+        |sent: &Sent| matches!(&sent.op, Op::Release(Release { owner, .. }) if *owner == in_doubt);
     assert!(sent.iter().any(cleans), "{sent:?}");
     let entry = sent.iter().find(|sent| !cleans(sent)).unwrap();
     rig.grant(entry);
@@ -699,7 +703,7 @@ fn a_write_lock_that_other_readers_keep_alive_is_released_when_its_lease_ends() 
     // Its field stays in the hash as long as its reader keeps that alive.
     rig.input(Input::Up(0));
     let sent = rig.all_sent();
-    let released = |sent: &Sent| matches!(&sent.op, Op::Release { owner, form, .. } if *owner == writer.owner() && form.kind == Kind::Write);
+    let released = |sent: &Sent| matches!(&sent.op, Op::Release(Release { owner, form, .. }) if *owner == writer.owner() && form.kind == Kind::Write);
     assert!(sent.iter().any(released), "{sent:?}");
 }
 

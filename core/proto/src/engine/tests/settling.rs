@@ -256,7 +256,7 @@ fn clean_ups_wait_for_the_answers_to_others_and_go_after_renewals() {
             break;
         }
         for sent in &sent {
-            if let Op::Release { owner, .. } = &sent.op {
+            if let Op::Release(Release { owner, .. }) = &sent.op {
                 left.push(*owner);
                 rig.reply(sent, Reply::Released(0));
             } else {

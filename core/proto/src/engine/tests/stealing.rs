@@ -41,7 +41,7 @@ impl Rig {
 }
 
 fn steals(sent: &Sent) -> bool {
-    matches!(sent.op, Op::Acquire { steal: true, .. })
+    matches!(&sent.op, Op::Acquire(op) if op.payload.steals())
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_theft_without_an_answer_is_given_back_and_not_repeated() {
     let (releases, looks): (Vec<Sent>, Vec<Sent>) = rig
         .all_sent()
         .into_iter()
-        .partition(|sent| matches!(sent.op, Op::Release { .. }));
+        .partition(|sent| matches!(sent.op, Op::Release(_)));
     assert_eq!(
         releases
             .iter()

@@ -374,7 +374,7 @@ fn a_clean_up_by_token_does_not_end_before_its_release_is_answered() {
         rig.pass(ms(5));
         waited += 5;
         for next in rig.all_sent() {
-            if matches!(next.op, Op::Acquire { .. }) {
+            if matches!(next.op, Op::Acquire(_)) {
                 assert!(open.is_none(), "tried beside a release in flight");
                 tried = true;
             } else {
@@ -415,7 +415,7 @@ fn a_token_waits_for_a_release_that_is_in_flight_at_the_deadline() {
     // The old copy may run until its limit. Another release follows then, and after it the try.
     rig.pass(COPY);
     let again = rig.sent();
-    assert!(matches!(again.op, Op::Release { .. }), "{:?}", again.op);
+    assert!(matches!(again.op, Op::Release(_)), "{:?}", again.op);
     rig.reply(&again, Reply::Gone(LostReason::Deleted));
     let sent = rig.sent();
     rig.grant(&sent);
@@ -471,7 +471,7 @@ fn adopt(rig: &mut Rig) -> RequestId {
 
 /// The new owner of an adoption.
 fn adoption(sent: &Sent) -> OwnerId {
-    let Op::HandOver { adopts, to, .. } = &sent.op else {
+    let Op::HandOver(HandOver { adopts, to, .. }) = &sent.op else {
         panic!("no adoption: {:?}", sent.op)
     };
     assert_eq!(adopts.as_deref(), Some("t"));

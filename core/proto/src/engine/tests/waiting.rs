@@ -199,7 +199,7 @@ fn a_try_behind_a_waiter_finds_a_hold_gone_that_others_have_deleted() {
     // It asks once more, as the lock that was lost is being cleaned up.
     for _ in 0..2 {
         let mut sent = rig.all_sent();
-        sent.retain(|sent| matches!(sent.op, Op::Acquire { .. }));
+        sent.retain(|sent| matches!(sent.op, Op::Acquire(_)));
         rig.busy(&sent[0], LEASE);
     }
     assert_eq!(rig.failed(tries), ErrorKind::Timeout);
@@ -241,7 +241,7 @@ fn a_hand_over_to_a_waiter_that_has_asked_before_is_given_back() {
     rig.nothing_sent();
     rig.cancel(waits);
     rig.pass_on(&handover);
-    assert!(matches!(rig.sent().op, Op::Release { .. }));
+    assert!(matches!(rig.sent().op, Op::Release(_)));
 }
 
 #[test]
@@ -816,10 +816,10 @@ fn the_token_of_the_first_grant_is_kept() {
     let sent = rig.sent();
     assert!(matches!(
         sent.op,
-        Op::Acquire {
+        Op::Acquire(Acquire {
             fencing: Fencing::Expiring,
             ..
-        }
+        })
     ));
     rig.reply(
         &sent,
@@ -833,10 +833,10 @@ fn the_token_of_the_first_grant_is_kept() {
     let sent = rig.sent();
     assert!(matches!(
         sent.op,
-        Op::Acquire {
+        Op::Acquire(Acquire {
             fencing: Fencing::Off,
             ..
-        }
+        })
     ));
     rig.grant(&sent);
     assert_eq!(rig.granted(id).cell.token(), Some(42));

@@ -239,7 +239,7 @@ impl Caller {
                 kind,
                 // A key may wait for its own hold. Only a bounded wait gets it out of that.
                 reentrant: !kind.takes_permits()
-                    && (kind.reenters() || wait.is_none() || random.chance(500)),
+                    && (kind.facts().reenters || wait.is_none() || random.chance(500)),
                 lease,
                 fencing: if kind.is_shared() || random.chance(400) {
                     Fencing::Off

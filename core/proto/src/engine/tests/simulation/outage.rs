@@ -19,7 +19,7 @@ use crate::moment::Moment;
 use crate::outbox::simulated::{Played, Said, Written};
 use crate::support::random::Random;
 use crate::tuning;
-use crate::wire::{Fencing, Kind, Name, Op, OwnerId, RenewReply, Reply};
+use crate::wire::{Acquire, Fencing, Kind, Name, Op, OwnerId, Release, RenewReply, Reply};
 
 const HOLDS: u64 = 10_000;
 const LEASE: Duration = Duration::from_secs(6);
@@ -79,7 +79,7 @@ impl Server {
             let late = written
                 .calls
                 .iter()
-                .all(|(_, op)| !matches!(**op, Op::Release { .. }));
+                .all(|(_, op)| !matches!(**op, Op::Release(_)));
             if late {
                 return Said::Late;
             }
@@ -105,7 +105,7 @@ impl Server {
                     }
                     Reply::Renewed(results)
                 }
-                Op::Release { name, owner, .. } => {
+                Op::Release(Release { name, owner, .. }) => {
                     locks += 1;
                     match self.owner(name, now) {
                         Some(of) if of == *owner => {
@@ -210,9 +210,9 @@ impl Outage {
                     call, op, limit, ..
                 } => match (&*op, &mut self.played) {
                     (
-                        Op::Acquire {
+                        Op::Acquire(Acquire {
                             name, owner, lease, ..
-                        },
+                        }),
                         _,
                     ) => {
                         self.server

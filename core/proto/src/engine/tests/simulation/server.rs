@@ -11,8 +11,8 @@ use super::shared::Shared;
 use crate::error::LostReason;
 use crate::wire::names::channel_for;
 use crate::wire::{
-    BatchKey, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId,
-    RenewReply, Renewal, Reply, Topic, timeout_key,
+    Acquire, BatchKey, Fencing, Form, HandOver, Holder, Inspection, Kind, Layout, LeaseSample,
+    Name, Op, OwnerId, Payload, Release, RenewReply, Renewal, Reply, Seat, Topic, timeout_key,
 };
 
 /// A client in the names of its owners: a number in place of the UUID.
@@ -578,12 +578,12 @@ impl Server {
 
     /// Whether a command for several locks leaves this lock to a single command.
     pub fn is_odd(&self, origin: Origin, op: &Op) -> bool {
-        let (Op::Acquire {
+        let (Op::Acquire(Acquire {
             name, owner, form, ..
-        }
-        | Op::Release {
+        })
+        | Op::Release(Release {
             name, owner, form, ..
-        }) = op
+        })) = op
         else {
             return true;
         };
@@ -591,7 +591,7 @@ impl Server {
             .locks
             .get(name)
             .map(|lock| Claim::new(origin, *owner, form).has(lock));
-        if matches!(op, Op::Acquire { .. }) {
+        if matches!(op, Op::Acquire(_)) {
             is_own == Some(true)
         } else {
             is_own != Some(true)
@@ -602,30 +602,27 @@ impl Server {
     pub fn execute(&mut self, origin: Origin, track: bool, op: &Op, not_after_ms: u64) -> Reply {
         let late = self.now_ms() > not_after_ms;
         let reply = match op {
-            Op::Acquire { .. } | Op::HandOver { .. } | Op::Renew { .. } | Op::Force { .. }
-                if late =>
-            {
+            Op::Acquire(_) | Op::HandOver(_) | Op::Renew { .. } | Op::Force { .. } if late => {
                 Reply::Stale
             }
-            Op::Release { remaining: 1.., .. } | Op::Count { .. } if late => Reply::Stale,
+            Op::Release(Release { remaining: 1.., .. }) | Op::Count { .. } if late => Reply::Stale,
             Op::Change { .. } if late => Reply::Stale,
             op if is_of_semaphore(op) => self.permits(origin, op),
-            Op::Acquire {
+            Op::Acquire(Acquire {
                 name,
                 owner,
                 form,
                 count,
                 lease,
                 fencing,
-                under,
-                steal,
-                mark,
+                payload,
                 ..
-            } if is_read_write(form.kind) => {
+            }) if is_read_write(form.kind) => {
                 let me = (origin.uuid, *owner);
-                let under = under.map(|writer| (origin.uuid, writer));
+                let under = payload.under().map(|writer| (origin.uuid, writer));
+                let mark = &payload.mark();
                 let fencing = *fencing != Fencing::Off;
-                if *steal {
+                if payload.steals() {
                     self.rob(origin, name, me, *lease);
                 }
                 self.enter(
@@ -638,7 +635,7 @@ impl Server {
                     fencing,
                 )
             }
-            Op::Release {
+            Op::Release(Release {
                 name,
                 owner,
                 form,
@@ -646,7 +643,7 @@ impl Server {
                 ttl,
                 unmark,
                 ..
-            } if is_read_write(form.kind) => {
+            }) if is_read_write(form.kind) => {
                 let (me, reads) = (Some((origin.uuid, *owner)), form.kind == Kind::Read);
                 let mark = self.marks.get_mut(name).filter(|_| *unmark);
                 let was_there = mark.is_some_and(|mark| mark.remove(&me.unwrap()).is_some());
@@ -696,37 +693,37 @@ impl Server {
                 let side = owners.filter(|(lock, _)| lock.reads == reads);
                 Reply::Holders(side.map(holder).collect())
             }
-            Op::Acquire {
+            Op::Acquire(Acquire {
                 name,
                 owner,
                 form,
                 count: 0..=1,
                 lease,
                 fencing,
-                earlier,
-                queues,
+                payload: Payload::Queued(Seat { queues, earlier }),
                 ..
-            } if form.kind == Kind::Fair => {
+            }) if form.kind == Kind::Fair => {
                 let owners = (*owner, earlier.as_slice());
                 self.queue_up(origin, name, owners, *lease, *fencing, *queues)
             }
-            Op::Release {
+            Op::Release(Release {
                 name,
                 owner,
                 form,
                 remaining: 0,
                 ..
-            } if form.kind == Kind::Fair => self.step_out(origin, name, *owner),
-            Op::Acquire {
+            }) if form.kind == Kind::Fair => self.step_out(origin, name, *owner),
+            Op::Acquire(Acquire {
                 name,
                 owner,
                 form,
                 count,
                 lease,
                 fencing,
-                place,
+                payload,
                 ..
-            } => {
+            }) => {
+                let place = payload.place();
                 let place = place.map(|place| ((origin.uuid, place.owner), place.first));
                 if let Some(ahead) = place.and_then(|place| self.lets_first(name, place)) {
                     return Reply::Parked { ttl: None, ahead };
@@ -744,7 +741,7 @@ impl Server {
                     None => reply,
                 }
             }
-            Op::HandOver {
+            Op::HandOver(HandOver {
                 name,
                 owner,
                 adopts,
@@ -752,14 +749,14 @@ impl Server {
                 lease,
                 fencing,
                 ..
-            } => self.hand_over(
+            }) => self.hand_over(
                 origin,
                 name,
                 ([*owner, *to], adopts.as_ref()),
                 *lease,
                 *fencing,
             ),
-            Op::Release {
+            Op::Release(Release {
                 name,
                 owner,
                 form,
@@ -768,7 +765,7 @@ impl Server {
                 lesson,
                 place,
                 ..
-            } => {
+            }) => {
                 let before = self.effects.published.len();
                 let reply = self.release(
                     origin,
@@ -835,7 +832,7 @@ impl Server {
         };
         // Every script ends with a read of its keys, so that they are tracked.
         // Scripts of semaphores do not: what they write is not tracked.
-        if track && (!is_of_semaphore(op) || matches!(op, Op::Acquire { .. })) {
+        if track && (!is_of_semaphore(op) || matches!(op, Op::Acquire(_))) {
             let keys = names(op).into_iter().chain(reader_keys(origin.uuid, op));
             self.trackers.extend(keys.map(|name| (name, origin)));
             self.forget_tracked();
@@ -1295,16 +1292,14 @@ impl Server {
         let semaphore = self.semaphores.entry(name.clone()).or_default();
         let free = semaphore.free;
         let (reply, tells) = match op {
-            Op::Acquire {
+            Op::Acquire(Acquire {
                 owner,
                 form,
                 count: count @ ..=1,
                 lease,
-                limit,
-                earlier,
-                queues,
+                payload: Payload::QueuedPermits(limit, Seat { queues, earlier }),
                 ..
-            } if form.kind == Kind::FairSemaphore => self.queue_for_permits(
+            }) if form.kind == Kind::FairSemaphore => self.queue_for_permits(
                 &name,
                 ((origin.uuid, *owner), earlier.as_slice()),
                 form.permits.into(),
@@ -1312,15 +1307,15 @@ impl Server {
                 *lease,
                 *queues,
             ),
-            Op::Acquire {
+            Op::Acquire(Acquire {
                 owner,
                 form,
                 count,
                 lease,
-                limit,
-                place,
+                payload,
                 ..
-            } => {
+            }) => {
+                let (limit, place) = (payload.limit(), payload.place());
                 let (me, many) = ((origin.uuid, *owner), form.permits.into());
                 let first = self.crowds.get(&name).and_then(|crowd| crowd.first());
                 let is_first = |own| first.is_none_or(|first| *first == own);
@@ -1330,7 +1325,7 @@ impl Server {
                 let is_copy = again.is_some();
                 let (reply, tells) = match again {
                     Some(reply) => (reply, false),
-                    None => semaphore.acquire(me, many, (*limit, left), *lease, now_ms),
+                    None => semaphore.acquire(me, many, (limit, left), *lease, now_ms),
                 };
                 match place.filter(|_| !is_copy) {
                     Some(place) => {
@@ -1344,13 +1339,13 @@ impl Server {
                     None => (reply, tells),
                 }
             }
-            Op::Release {
+            Op::Release(Release {
                 owner,
                 form,
                 remaining,
                 ttl,
                 ..
-            } => {
+            }) => {
                 let me = (origin.uuid, *owner);
                 if *remaining > 0 {
                     return match semaphore.keep(me, *ttl, now_ms, false) {
@@ -1451,9 +1446,9 @@ fn semaphore_changed(all: &BTreeMap<Name, Semaphore>, name: &Name, before: Optio
 /// Whether the command is for semaphores.
 fn is_of_semaphore(op: &Op) -> bool {
     let kind = match op {
-        Op::Acquire { form, .. } | Op::HandOver { form, .. } | Op::Release { form, .. } => {
-            form.kind
-        }
+        Op::Acquire(Acquire { form, .. })
+        | Op::HandOver(HandOver { form, .. })
+        | Op::Release(Release { form, .. }) => form.kind,
         Op::Renew { holds } => holds[0].form.kind,
         Op::Force { kind, .. } | Op::Inspect { kind, .. } => *kind,
         Op::Count { .. } => Kind::Semaphore,
@@ -1463,7 +1458,7 @@ fn is_of_semaphore(op: &Op) -> bool {
 }
 
 fn is_read_write(kind: Kind) -> bool {
-    kind.layout().topic() == Topic::ReadWrite
+    kind.facts().topic == Topic::ReadWrite
 }
 
 /// The time-out key of a reader.
@@ -1474,16 +1469,16 @@ fn reader_key(uuid: Uuid, name: &Name, owner: OwnerId) -> Name {
 /// The time-out keys that a command of this client reads.
 fn reader_keys(uuid: Uuid, op: &Op) -> Vec<Name> {
     match op {
-        Op::Acquire {
+        Op::Acquire(Acquire {
             name, owner, form, ..
-        }
-        | Op::Release {
+        })
+        | Op::Release(Release {
             name,
             owner,
             form,
             remaining: 1..,
             ..
-        } if form.kind == Kind::Read => vec![reader_key(uuid, name, *owner)],
+        }) if form.kind == Kind::Read => vec![reader_key(uuid, name, *owner)],
         Op::Renew { holds } => {
             let readers = holds.iter().filter(|hold| hold.form.kind == Kind::Read);
             readers
@@ -1501,9 +1496,9 @@ fn why_gone(shared: Option<&Shared>) -> LostReason {
 
 pub(super) fn names(op: &Op) -> Vec<Name> {
     match op {
-        Op::Acquire { name, .. }
-        | Op::HandOver { name, .. }
-        | Op::Release { name, .. }
+        Op::Acquire(Acquire { name, .. })
+        | Op::HandOver(HandOver { name, .. })
+        | Op::Release(Release { name, .. })
         | Op::Force { name, .. }
         | Op::Inspect { name, .. }
         | Op::Count { name, .. }
@@ -1518,9 +1513,9 @@ pub(super) fn names(op: &Op) -> Vec<Name> {
 /// The script for this call, alone or shared with others.
 pub(super) fn script_of(op: &Op, sort: Option<BatchKey>) -> (u8, bool) {
     let script = match op {
-        Op::Acquire { .. } => 0,
-        Op::HandOver { .. } => 1,
-        Op::Release { .. } => 2,
+        Op::Acquire(_) => 0,
+        Op::HandOver(_) => 1,
+        Op::Release(_) => 2,
         Op::Renew { .. } => 3,
         Op::Force { .. } => 4,
         Op::Inspect { .. } => 5,

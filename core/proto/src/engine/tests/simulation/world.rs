@@ -27,7 +27,7 @@ use crate::support::random::Random;
 use crate::tuning;
 use crate::wire::names::channel_for;
 use crate::wire::slots::{SLOTS, slot};
-use crate::wire::{Kind, Name, Op, OwnerId, Reply, Topic};
+use crate::wire::{Acquire, HandOver, Kind, Name, Op, OwnerId, Release, Reply, Topic};
 
 /// How long callers act before the calm end. In microseconds, like all times here.
 const ACTING: u64 = 3_000_000;
@@ -145,7 +145,7 @@ fn channel_of(uuid: Uuid, topic: Topic, name: &Name) -> Name {
 
 /// The channel that a name has: all its locks are of one sort.
 fn topic_of(name: &Name) -> Topic {
-    kind_of(name).layout().topic()
+    kind_of(name).facts().topic
 }
 
 /// The time allowed for a lock of this name.
@@ -361,9 +361,9 @@ impl Client {
     /// Notes the leases that a call asks for.
     fn asks(&mut self, op: &Op, limit: Duration) {
         let asked: Vec<(OwnerId, Duration)> = match op {
-            Op::Acquire { owner, lease, .. } => vec![(*owner, *lease)],
-            Op::HandOver { to, lease, .. } => vec![(*to, *lease)],
-            Op::Release { owner, ttl, .. } => vec![(*owner, *ttl)],
+            Op::Acquire(Acquire { owner, lease, .. }) => vec![(*owner, *lease)],
+            Op::HandOver(HandOver { to, lease, .. }) => vec![(*to, *lease)],
+            Op::Release(Release { owner, ttl, .. }) => vec![(*owner, *ttl)],
             Op::Renew { holds } => holds.iter().map(|hold| (hold.owner, hold.ttl)).collect(),
             Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => Vec::new(),
             Op::Change { .. } | Op::Read { .. } => Vec::new(),
@@ -970,13 +970,10 @@ impl World {
                     self.note_renewals(place, &op);
                     self.clients[place].asks(&op, limit);
                     self.check_mark_of(place, &op);
-                    if let Op::Acquire {
-                        owner,
-                        under: Some(_),
-                        ..
-                    } = *op
+                    if let Op::Acquire(op) = &*op
+                        && op.payload.under().is_some()
                     {
-                        self.under.insert((uuid, owner));
+                        self.under.insert((uuid, op.owner));
                     }
                     let connection =
                         self.connection_for(place, inline.filter(|_| !waits), call, &op);
@@ -1177,7 +1174,7 @@ impl World {
         } else if self.random.chance(self.faults.refusal) {
             self.trouble(self.time);
             let error = Error::new(ErrorKind::Server, "refused");
-            let passing = !matches!(*copy.op, Op::Acquire { .. }) || self.random.chance(700);
+            let passing = !matches!(*copy.op, Op::Acquire(_)) || self.random.chance(700);
             CallOutcome::Refused { error, passing }
         } else {
             CallOutcome::Answered(self.execute(copy))
@@ -1220,17 +1217,10 @@ impl World {
             self.fail(format!("{op:?} of {} frees {victim:?}", origin.uuid));
         }
         // A copy made by the network came when its owner had gone. Its place runs out.
-        if let (
-            Op::Acquire {
-                owner,
-                queues: true,
-                ..
-            },
-            Reply::Busy { .. },
-            true,
-        ) = (&**op, &reply, copy.doubled)
+        if let (Op::Acquire(op), Reply::Busy { .. }, true) = (&**op, &reply, copy.doubled)
+            && op.payload.seat().is_some_and(|seat| seat.queues)
         {
-            self.excused.insert((origin.uuid, *owner));
+            self.excused.insert((origin.uuid, op.owner));
         }
         // A copy made by the network did the hand-over, although its client may have been told that
         // it was not done. To the client the lock is newly acquired.
@@ -1254,7 +1244,7 @@ impl World {
 
     /// The owner of this client whose lock a release by token would free.
     fn freed_by_token(&self, copy: &Copied) -> Option<(Uuid, OwnerId)> {
-        let Op::Release { name, form, .. } = &*copy.op else {
+        let Op::Release(Release { name, form, .. }) = &*copy.op else {
             return None;
         };
         let lock = self.server.locks.get(name)?;
@@ -1266,13 +1256,13 @@ impl World {
     /// The hold of this client with the same token that a release of another attempt would free. A
     /// copy that runs after its call had its outcome is excused: only another token helps there.
     fn victim_of(&self, copy: &Copied) -> Option<Arc<HoldCell>> {
-        let Op::Release {
+        let Op::Release(Release {
             name,
             owner,
             form,
             remaining: 0,
             ..
-        } = &*copy.op
+        }) = &*copy.op
         else {
             return None;
         };
@@ -1293,7 +1283,7 @@ impl World {
 
     /// The number of local hand-overs of the lock of a hand-over call.
     fn handed_over(&self, op: &Op) -> usize {
-        let Op::HandOver { name, .. } = op else {
+        let Op::HandOver(HandOver { name, .. }) = op else {
             return 0;
         };
         self.server.locks.get(name).map_or(0, |lock| lock.handovers)
@@ -1329,8 +1319,10 @@ impl World {
                     Reply::Acquired { .. } | Reply::NotReplicated { .. } | Reply::Kept,
                 ),
             ) => match *copy.op {
-                Op::Acquire { owner, .. } | Op::HandOver { to: owner, .. } => (owner, false),
-                Op::Release { owner, .. } => (owner, true),
+                Op::Acquire(Acquire { owner, .. }) | Op::HandOver(HandOver { to: owner, .. }) => {
+                    (owner, false)
+                }
+                Op::Release(Release { owner, .. }) => (owner, true),
                 _ => return,
             },
             _ => return,
@@ -1702,7 +1694,7 @@ impl World {
             return Said::Error(self.refusal(command));
         }
         self.server.scripts.insert(script);
-        let is_acquire = matches!(*calls[0].1, Op::Acquire { .. });
+        let is_acquire = matches!(*calls[0].1, Op::Acquire(_));
         if is_many && is_acquire && self.server.now_ms() > *not_after {
             return Said::Late;
         }
@@ -1724,7 +1716,7 @@ impl World {
         if is_split && self.random.chance(300) {
             return self.random.pick(&ELSEWHERE);
         }
-        let may_last = sort.is_some() || matches!(*calls[0].1, Op::Acquire { .. });
+        let may_last = sort.is_some() || matches!(*calls[0].1, Op::Acquire(_));
         if may_last && self.random.chance(400) {
             self.random.pick(&LASTING)
         } else {
@@ -3092,15 +3084,16 @@ impl World {
 
     /// A reader regards the mark of waiting writers for as long as its option says, and no longer.
     fn check_mark_of(&mut self, place: usize, op: &Op) {
-        let Op::Acquire {
+        let Op::Acquire(Acquire {
             owner,
             form,
-            mark: Some(most),
+            payload,
             ..
-        } = op
+        }) = op
         else {
             return;
         };
+        let Some(most) = payload.mark() else { return };
         let client = &mut self.clients[place];
         let now = client.local(self.time);
         let mut waiters = client.engine.names.waiters.iter();
@@ -3110,7 +3103,7 @@ impl World {
             return;
         };
         // A mark of a writer may be shorter.
-        let most = waiter.terms.writer_preference.unwrap_or(*most);
+        let most = waiter.terms.writer_preference.unwrap_or(most);
         // It counts from the call, or from before that.
         let end = *client.stand_back.entry(*id).or_insert(now.after(most));
         if end <= now {

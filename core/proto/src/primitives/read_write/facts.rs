@@ -1,0 +1,46 @@
+//! The two sides of a read-write lock, as Redisson's `RReadWriteLock`. They share a hash.
+
+use std::convert::identity;
+
+use crate::error::Thing;
+use crate::primitives::facts::{Facts, Handover, Layout, Side, Topic, write_plain};
+
+pub const WRITE: Facts = Facts {
+    name: "write",
+    thing: Thing::Lock,
+    layout: Layout::Write,
+    family: Layout::Write,
+    renewed_as: Layout::Write,
+    side: Side::Write,
+    // Readers do not follow one another. After a writer all readers come at once.
+    handover: Handover::Never,
+    queues: false,
+    learns: false,
+    publishes: true,
+    is_shared: false,
+    outlives_owners: true,
+    wakes_crowd: false,
+    topic: Topic::ReadWrite,
+    heard_by: |_| Topic::ReadWrite,
+    batch: None,
+    reenters: true,
+    takes_tokens: false,
+    takes_permits: false,
+    has_more_keys: true,
+    prefix: "",
+    lease: identity,
+    write_owner: |owner, out| {
+        write_plain(owner, out);
+        out.extend_from_slice(b":write");
+    },
+};
+
+pub const READ: Facts = Facts {
+    name: "read",
+    layout: Layout::Read,
+    renewed_as: Layout::Read,
+    side: Side::Read,
+    is_shared: true,
+    write_owner: write_plain,
+    ..WRITE
+};

@@ -1,0 +1,119 @@
+//! The calls of the two sides of a read-write lock.
+
+use crate::primitives::facts::Topic;
+use crate::primitives::ops::{Draft, Ops, Scripts};
+use crate::wire::ids::{Name, OwnerId};
+use crate::wire::kind::{Form, Kind};
+use crate::wire::names::{timeout_key, writer_mark_key};
+use crate::wire::op::{Acquire, Payload, Release, Renewal};
+use crate::wire::script::{Script, script};
+
+pub(crate) static READ: Scripts = Scripts {
+    acquire: [script!("rw_acquire" Read), script!("rw_acquire" Read mark)],
+    release: [script!("rw_release" Read); 2],
+    lower: script!("rw_lower" Read),
+    renew: script!("rw_renew" Read),
+    force: script!("rw_force" Read),
+    inspect: script!("rw_inspect" Read),
+};
+pub(crate) static WRITE: Scripts = Scripts {
+    acquire: [
+        script!("rw_acquire" Write),
+        script!("rw_acquire" Write mark),
+    ],
+    release: [
+        script!("rw_release" Write),
+        script!("rw_release" Write mark),
+    ],
+    lower: script!("rw_lower" Write),
+    renew: script!("rw_renew" Write),
+    force: script!("rw_force" Write),
+    inspect: script!("rw_inspect" Write),
+};
+static STEAL: &Script = script!("rw_steal" Write);
+
+pub(crate) struct Sides {
+    pub(crate) reads: bool,
+}
+
+impl Sides {
+    /// Adds the key that keeps the time of a reader.
+    fn timeout(&self, name: &Name, form: &Form, owner: OwnerId, call: &mut Draft<'_>) {
+        if self.reads {
+            call.key(&timeout_key(call.uuid, name, form, owner));
+        }
+    }
+}
+
+impl Ops for Sides {
+    fn scripts(&self) -> &'static Scripts {
+        if self.reads { &READ } else { &WRITE }
+    }
+
+    fn topic(&self) -> Topic {
+        Topic::ReadWrite
+    }
+
+    fn acquire(&self, op: &Acquire, call: &mut Draft<'_>) -> &'static Script {
+        let (under, steal, mark) = match op.payload {
+            Payload::Read { under, mark } => (under, false, mark),
+            Payload::Write { steal, mark } => (None, steal, mark),
+            _ => (None, false, None),
+        };
+        call.key(&op.name);
+        self.timeout(&op.name, &op.form, op.owner, call);
+        call.token_key(&op.name, op.fencing);
+        if mark.is_some() {
+            call.key(&writer_mark_key(&op.name));
+        }
+        call.begin(op);
+        if steal {
+            call.timeouts(&op.name);
+            call.counter_life(op.fencing);
+            return STEAL;
+        }
+        match (under, mark.filter(|_| !self.reads)) {
+            (Some(writer), _) => {
+                call.number(u64::from(op.count));
+                call.owner(&Form::of(Kind::Write), writer);
+            }
+            (None, Some(mark)) => {
+                call.number(u64::from(op.count));
+                call.time(mark);
+                call.counter_life(op.fencing);
+            }
+            (None, None) => call.count_and_counter(op),
+        }
+        self.scripts().acquire[usize::from(mark.is_some())]
+    }
+
+    fn release(&self, op: &Release, call: &mut Draft<'_>) -> &'static Script {
+        call.key(&op.name);
+        self.timeout(&op.name, &op.form, op.owner, call);
+        if op.unmark {
+            call.key(&writer_mark_key(&op.name));
+        }
+        if op.remaining > 0 {
+            call.lower(op);
+            call.timeouts(&op.name);
+            return self.scripts().lower;
+        }
+        call.owner(&op.form, op.owner);
+        call.channel(Topic::ReadWrite, &op.name);
+        call.timeouts(&op.name);
+        self.scripts().release[usize::from(op.unmark)]
+    }
+
+    fn renew(&self, holds: &[Renewal], call: &mut Draft<'_>) -> &'static Script {
+        holds.iter().for_each(|hold| call.key(&hold.name));
+        for hold in holds {
+            self.timeout(&hold.name, &hold.form, hold.owner, call);
+        }
+        call.renewals(holds);
+        self.scripts().renew
+    }
+
+    fn more(&self, name: &Name, call: &mut Draft<'_>) {
+        call.timeouts(name);
+    }
+}

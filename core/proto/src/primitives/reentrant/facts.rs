@@ -1,0 +1,32 @@
+//! A hash with the hold count, as Redisson's `RLock`.
+
+use std::convert::identity;
+
+use crate::error::Thing;
+use crate::primitives::facts::{Facts, Handover, Layout, Shape, Side, Topic, write_plain};
+
+pub const FACTS: Facts = Facts {
+    name: "reentrant",
+    thing: Thing::Lock,
+    layout: Layout::Hash,
+    family: Layout::Hash,
+    renewed_as: Layout::Hash,
+    side: Side::Whole,
+    handover: Handover::Whole,
+    queues: false,
+    learns: false,
+    publishes: true,
+    is_shared: false,
+    outlives_owners: false,
+    wakes_crowd: true,
+    topic: Topic::Lock,
+    heard_by: |_| Topic::Lock,
+    batch: Some(Shape::Hash),
+    reenters: true,
+    takes_tokens: false,
+    takes_permits: false,
+    has_more_keys: false,
+    prefix: "",
+    lease: identity,
+    write_owner: write_plain,
+};
