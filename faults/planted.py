@@ -2,7 +2,7 @@
 
 planted.py [--only WORD ...] [--from N] [--layer WORD] [--seeds N] [--both] [--report FILE]
 
-The layers, in their order: unit tests of the engine and of the wire; the simulation; the scripts on a real server
+The layers, in their order: unit tests of the engine, of the wire and of the connections; the simulation of both; the scripts on a real server
 (their tests, and the model against them); the driver and the public face on real servers; the conformance scenarios in Rust;
 the suite of the command line.
 Each that a bug names (all, if it names none) is asked while nobody has found it; with --both the first two in any case.
@@ -68,10 +68,10 @@ class Bug:
 
 def layers(cargo_test: list[str]) -> list[Layer]:
     one = ["--test-threads=2"]
-    others = ["simulation", "live_tests", "model_tests", "many_tests", "permit_tests"]
+    others = ["simulation", "net::tests", "live_tests", "model_tests", "many_tests", "permit_tests"]
     skipped = [word for other in others for word in ("--skip", other)]
-    unit = ["engine::", "wire::", "driver::"]
-    simulated = ["engine::tests::simulation::promises"]
+    unit = ["engine::", "wire::", "net::", "driver::"]
+    simulated = ["engine::tests::simulation::promises", "net::tests::promises"]
     scripts = ["wire::live_tests", "wire::many_tests", "wire::model_tests", "wire::permit_tests"]
     faces = ["cargo", "test", "--workspace", "--test", "faces", "--", *one]
     # A word chooses among the names of its tests.

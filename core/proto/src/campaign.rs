@@ -1,4 +1,5 @@
-//! `make sim`: seed after seed until the budget is spent. Among the other tests it is a short one.
+//! `make sim`: seed after seed until the budget is spent, of the engine and of the connections. Among the
+//! other tests it is a short one.
 //!
 //! `REDLATCH_FIRST_SEED` (default 0), `REDLATCH_SEEDS` and `REDLATCH_MINUTES` (whatever ends first;
 //! default a few seeds), `REDLATCH_THREADS` (default 1). `REDLATCH_SEED=n` runs that seed alone.
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::tests::simulation::network::Faults;
 use crate::engine::tests::simulation::{Counts, SHOWN, run};
+use crate::net::tests as connections;
 use crate::support::random::number;
 
 /// How many seeds are run when nobody says otherwise, and the minutes that they may take.
@@ -27,6 +29,7 @@ struct Budget {
     calls: AtomicU64,
     shared: AtomicU64,
     together: AtomicU64,
+    connections: AtomicU64,
     violations: AtomicU64,
 }
 
@@ -52,6 +55,7 @@ impl Budget {
             calls: AtomicU64::new(0),
             shared: AtomicU64::new(0),
             together: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
             violations: AtomicU64::new(0),
         }
     }
@@ -78,8 +82,32 @@ impl Budget {
                 }
                 Err(wrong) => {
                     if self.violations.fetch_add(1, Ordering::Relaxed) < FAILURES {
-                        show(seed, kind, faults, &wrong);
+                        let trace = run(seed, faults, true).1;
+                        show(seed, kind, &wrong, &trace);
                     }
+                }
+            }
+            // They take longer, and every second seed has some.
+            if seed.is_multiple_of(2) {
+                self.connect(seed / 2, seed);
+            }
+        }
+    }
+}
+
+impl Budget {
+    /// Runs the simulation of the connections.
+    fn connect(&self, own: u64, seed: u64) {
+        let kind = connections::kind_of(own);
+        match connections::run(own, kind, false).0 {
+            Ok(counts) => {
+                self.connections
+                    .fetch_add(counts.connections, Ordering::Relaxed);
+            }
+            Err(wrong) => {
+                if self.violations.fetch_add(1, Ordering::Relaxed) < FAILURES {
+                    let trace = connections::run(own, kind, true).1;
+                    show(seed, &format!("connections, {kind:?}"), &wrong, &trace);
                 }
             }
         }
@@ -92,8 +120,7 @@ fn kind_of(seed: u64) -> (&'static str, Faults) {
     Faults::KINDS[usize::try_from(seed % count).unwrap()]
 }
 
-fn show(seed: u64, kind: &str, faults: Faults, wrong: &str) {
-    let (_, trace) = run(seed, faults, true);
+fn show(seed: u64, kind: &str, wrong: &str, trace: &[String]) {
     let shown = if number("REDLATCH_SEED").is_some() {
         0
     } else {
@@ -124,8 +151,9 @@ fn campaign() {
     );
     let (calls, shared) = (budget.calls.into_inner(), budget.shared.into_inner());
     let together = budget.together.into_inner();
+    let connections = budget.connections.into_inner();
     println!(
-        "sim: seeds={seeds} steps={steps} calls={calls} shared={shared} multi={together} violations={violations}"
+        "sim: seeds={seeds} steps={steps} calls={calls} shared={shared} multi={together} connections={connections} violations={violations}"
     );
     assert_eq!(violations, 0);
 }

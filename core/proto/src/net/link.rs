@@ -841,6 +841,16 @@ impl Live {
     }
 }
 
+/// A view for the simulation.
+#[cfg(test)]
+impl Link {
+    /// Its number, its connection while it is up, and whether calls go over it.
+    pub(crate) fn played(&self) -> (LinkId, Option<ConnId>, bool) {
+        let conn = self.up().map(|live| live.conn);
+        (self.id, conn, self.purpose.is_commands())
+    }
+}
+
 /// Tells the locks of a channel that it is subscribed, or why it cannot be.
 fn confirmed(channel: &str, of: Option<&Name>, error: Option<&Error>, told: &mut Told<'_>) {
     let names = told.wanted.names(channel).iter();

@@ -16,6 +16,8 @@ mod quorum;
 mod resp;
 mod server;
 mod subscriptions;
+#[cfg(test)]
+pub mod tests;
 mod topology;
 
 pub use io::{Arrival, ConnId, Io, Lost};

@@ -147,7 +147,7 @@ impl Net {
         }
     }
 
-    fn each_link(&mut self, act: &mut dyn FnMut(&mut Link)) {
+    pub(crate) fn each_link(&mut self, act: &mut dyn FnMut(&mut Link)) {
         match self {
             Net::One(one) => one.each_link(act),
             Net::Cluster(cluster) => cluster.each_link(act),
