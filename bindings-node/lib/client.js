@@ -41,6 +41,15 @@ function watchSignals() {
   process.on('removeListener', (name) => {
     if (typeof name === 'string' && name.startsWith('SIG')) border.watchSignals()
   })
+  // Bun has no such event for signals.
+  for (const name of process.versions.bun === undefined ? [] : ['off', 'removeListener', 'removeAllListeners']) {
+    const remove = process[name]
+    Reflect.set(process, name, (...given) => {
+      remove.apply(process, given)
+      border.watchSignals()
+      return process
+    })
+  }
 }
 
 const collected = new FinalizationRegistry((id) => clients.delete(id))
