@@ -13,7 +13,7 @@ use crate::calls::{Caller, Calls, Slot, User};
 use crate::events::{Events, Handle, REDLATCH_EVENT_READY, Started, What, start};
 use crate::exports::exports;
 use crate::options::redlatch_options;
-use crate::status::{Names, redlatch_status};
+use crate::status::{Names, in_words_of_c, redlatch_status};
 
 /// For redlatch_client_close(): as long as the option close_limit says.
 pub const REDLATCH_CLOSE_LIMIT: i64 = -1;
@@ -144,7 +144,7 @@ impl redlatch_client {
             let (kind, lock, sentence) = (
                 printable(event.kind),
                 event.lock.as_deref().map(printable),
-                printable(&event.text),
+                printable(&in_words_of_c(event.text)),
             );
             let lock = lock.as_ref().map_or(ptr::null(), |lock| lock.as_ptr());
             // SAFETY: what is registered is called as the header says; the strings outlive the

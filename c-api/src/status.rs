@@ -95,13 +95,26 @@ pub(crate) fn fail(error: &Error) -> redlatch_status {
     let told = with_remedy(error);
     let told = told.as_ref().unwrap_or(error);
     // A text with a NUL (a lock's name may have one) is shown with its escape.
-    let text = CString::new(format!("{told:#}").replace('\0', "\\0")).unwrap_or_default();
+    let text = in_words_of_c(format!("{told:#}")).replace('\0', "\\0");
+    let text = CString::new(text).unwrap_or_default();
     let reason = error
         .lost_reason()
         .map_or(NO_REASON, |reason| reason.number().into());
     // Fails only while the thread ends; then nobody asks for the text any more.
     let _ = LAST.try_with(|last| last.borrow_mut().keep(&text, reason));
     error.kind().number().into()
+}
+
+/// The text with the owner, which C has, in the place of what the core's other languages have.
+pub(crate) fn in_words_of_c(text: String) -> String {
+    const WORDS: [(&str, &str); 3] = [
+        ("thread, task or key", "owner"),
+        ("before that thread or task ends", "before its thread ends"),
+        ("the hold (guard, grant)", "the number of the owner"),
+    ];
+    WORDS
+        .iter()
+        .fold(text, |text, (words, ours)| text.replace(words, ours))
 }
 
 /// The error with the function of C that is the remedy, where the core can only describe it.
