@@ -83,6 +83,19 @@ pub(super) struct Left {
     pub(super) place: Option<OwnerId>,
 }
 
+impl Left {
+    pub(super) fn of(name: &Name, owner: OwnerId, form: &Form, lease: Duration) -> Self {
+        Left {
+            name: name.clone(),
+            owner,
+            form: form.clone(),
+            lease,
+            marked: false,
+            place: None,
+        }
+    }
+}
+
 /// A release that a server has confirmed at this moment. The server that takes its place may not
 /// know of it.
 #[derive(Debug)]

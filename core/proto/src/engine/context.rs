@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::interface::{CallId, Config, Done, Inline, Output, RequestId};
+use super::interface::{CallId, CallOutcome, Config, Done, Inline, Output, RequestId, Terms};
 use super::links::{LinkId, Links};
 use super::timers::Timers;
 use super::timing;
@@ -40,6 +40,21 @@ pub(super) enum Purpose {
 
 /// A counter of a client.
 pub(super) type CounterKey = (Counter, Name);
+
+/// Something that the server has granted: after the call of `sent` the lock lives for `ttl`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Granted {
+    pub(super) terms: Terms,
+    pub(super) sent: Moment,
+    pub(super) ttl: Duration,
+}
+
+/// The outcome of a call, and when that was sent.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) sent: Moment,
+    pub(super) outcome: CallOutcome,
+}
 
 /// A call in flight.
 #[derive(Debug)]

@@ -2,11 +2,10 @@
 
 use std::hint::black_box;
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
-use super::context::Context;
+use super::context::{Context, Granted};
 use super::hold::{Hold, Phase};
-use super::interface::{Done, RequestId, Terms};
+use super::interface::{Done, RequestId};
 use super::lazy_box::Idle;
 use super::levels::Level;
 use super::links::Which;
@@ -109,17 +108,15 @@ impl Holds {
             .tidy_holds(self.len(), |at, owner| self.has_alarm(owner, at));
     }
 
-    /// Adds a level that the server has granted, and gives it to its caller. The request was sent
-    /// at `sent`, and after it the lock lives for `ttl`.
+    /// Adds a level that the server has granted, and gives it to its caller.
     pub(super) fn add_level(
         &mut self,
         cx: &mut Context,
         id: RequestId,
         owner: OwnerId,
-        terms: Terms,
-        sent: Moment,
-        ttl: Duration,
+        granted: Granted,
     ) {
+        let Granted { terms, sent, ttl } = granted;
         let level = cx.next_id();
         let Some(hold) = self.get_mut(&owner) else {
             return;

@@ -240,17 +240,9 @@ impl Links {
         news
     }
 
-    /// The connection is gone, or an attempt to connect failed. `ends`: the end of an outage that
-    /// begins now. `idle`: nobody needed the connection, so it is no news unless it cannot be made
-    /// again.
-    pub(super) fn set_down(
-        &mut self,
-        now: Moment,
-        id: LinkId,
-        error: &Error,
-        ends: Moment,
-        idle: bool,
-    ) -> Down {
+    /// The connection is gone, or an attempt to connect failed.
+    pub(super) fn set_down(&mut self, now: Moment, id: LinkId, outage: Outage<'_>) -> Down {
+        let Outage { error, ends, idle } = outage;
         let link = self.links.entry(id).or_default();
         let first = link.up || link.down.is_none();
         let was_up = std::mem::replace(&mut link.up, false);
@@ -302,6 +294,15 @@ impl Links {
         self.rerouted = now;
         (std::mem::replace(&mut self.routes, routes), left)
     }
+}
+
+/// A connection that is gone, or cannot be made.
+pub(super) struct Outage<'a> {
+    pub(super) error: &'a Error,
+    /// The end of an outage that begins now.
+    pub(super) ends: Moment,
+    /// Nobody needed the connection, so it is no news unless it cannot be made again.
+    pub(super) idle: bool,
 }
 
 /// The consequences of a connection that is gone.

@@ -60,13 +60,13 @@ use crate::wire::names::reader_of;
 use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Release, Reply, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
-use context::{Call, Context, Purpose};
+use context::{Answer, Call, Context, Purpose};
 use counting::Counting;
 use expired::Expired;
 use hold::Phase;
 use holds::Holds;
-use links::Which;
-use multi::{Multi, Step};
+use links::{Outage, Which};
+use multi::{Multi, Step, Wanted};
 use names::Names;
 use ops::{NOBODY, extension_of};
 use queries::{Effect, Queries};
@@ -235,7 +235,7 @@ impl Engine {
         self.advance_multi();
         self.advance_counters();
         for (left, alive_until) in self.queries.take_left() {
-            self.begin_cleanup(left, Some(alive_until));
+            self.clean_up(left, Some(alive_until));
         }
         let closing = self.closing.as_ref();
         if closing.is_some_and(|closing| closing.is_over(&self.cx, self.view())) {
@@ -353,10 +353,15 @@ impl Engine {
                 wait,
                 terms,
             } => {
-                let of = (name, key);
-                let of_parts = (parts, needed);
-                self.multi
-                    .acquire(&mut self.cx, id, of, wait, terms, of_parts);
+                let wanted = Wanted {
+                    name,
+                    key,
+                    wait,
+                    terms,
+                    parts,
+                    needed,
+                };
+                self.multi.acquire(&mut self.cx, id, wanted);
             }
             Request::Release(target) if self.multi.is_meant(&target) => {
                 self.multi.release(&mut self.cx, id, &target);
@@ -473,8 +478,12 @@ impl Engine {
                 }
             }
             Purpose::Command(owner) => self.commanded(owner, call, sent, outcome),
-            Purpose::HandOver { from, to } => self.handed_over(from, to, call, sent, outcome),
-            Purpose::Renewal { link, asked } => self.renewed(link, &asked, sent, outcome),
+            Purpose::HandOver { from, to } => {
+                self.handed_over(from, to, call, Answer { sent, outcome });
+            }
+            Purpose::Renewal { link, asked } => {
+                self.renewed(link, &asked, Answer { sent, outcome });
+            }
             Purpose::Cleanup { link, owner } => self.cleaned(link, owner, outcome),
             Purpose::Counter(key) => self.counting.answered(&mut self.cx, &key, sent, outcome),
             Purpose::Query { id, name } => self.answered(id, &name, sent, outcome),
@@ -570,22 +579,19 @@ impl Engine {
 
     // ---- renewals ----
 
-    fn renewed(
-        &mut self,
-        link: LinkId,
-        asked: &[(OwnerId, Duration)],
-        sent: Moment,
-        outcome: CallOutcome,
-    ) {
+    fn renewed(&mut self, link: LinkId, asked: &[(OwnerId, Duration)], answer: Answer) {
         let (cx, holds) = (&mut self.cx, &mut self.holds);
-        let Renewed { lost, again } = self.watchdog.renewed(cx, holds, link, asked, sent, outcome);
+        self.watchdog.worked(cx.now, link, asked.len(), &answer);
+        let Renewed { lost, again } = self.watchdog.take_renewed(cx, holds, asked, answer);
         for (owner, reason) in lost {
             self.lose(owner, reason);
             self.watchdog.tracking.look_was_right();
         }
         let cleaning = self.cleanups.is_busy(link);
         let (cx, holds) = (&mut self.cx, &mut self.holds);
-        self.watchdog.go_on(cx, holds, link, again, cleaning);
+        self.watchdog.renew_now(cx, holds, again);
+        self.watchdog.renew_put_off(cx, holds, link);
+        self.watchdog.forget_flow(link, cleaning);
     }
 
     /// Handles an invalidation: either the keys of these names were changed, or the server stopped
@@ -615,29 +621,9 @@ impl Engine {
     /// have these locks. Waiters would wait for the end of their leases.
     pub(super) fn repeat_releases(&mut self, which: Which<'_>) {
         for old in self.cleanups.take_confirmed(self.cx.now, which) {
-            self.clean_up(&old.name, old.owner, &old.form, old.lease, None);
+            let left = Left::of(&old.name, old.owner, &old.form, old.lease);
+            self.clean_up(left, None);
         }
-    }
-
-    /// Releases the lock that `owner` may have on `name`. If a copy of its acquire may still run
-    /// until `alive_until`, another release follows then.
-    fn clean_up(
-        &mut self,
-        name: &Name,
-        owner: OwnerId,
-        form: &Form,
-        lease: Duration,
-        alive_until: Option<Moment>,
-    ) {
-        let left = Left {
-            name: name.clone(),
-            owner,
-            form: form.clone(),
-            lease,
-            marked: false,
-            place: None,
-        };
-        self.begin_cleanup(left, alive_until);
     }
 
     /// None of this client's callers waits: its place in the crowd is given up. It has another one when
@@ -661,12 +647,12 @@ impl Engine {
             marked: false,
             place,
         };
-        self.begin_cleanup(left, None);
+        self.clean_up(left, None);
     }
 
     /// Removes what a waiter may have left at the server.
     fn clean_up_waiter(&mut self, waiter: &Waiter) {
-        self.begin_cleanup(waiter.left(), waiter.unsettled);
+        self.clean_up(waiter.left(), waiter.unsettled);
     }
 
     /// The place in a crowd that ends with the lock of this owner. It ends once: a second release of this owner
@@ -693,7 +679,9 @@ impl Engine {
         own.filter(|own| Some(*own) != taken).or(known)
     }
 
-    fn begin_cleanup(&mut self, mut left: Left, alive_until: Option<Moment>) {
+    /// Releases what an owner may have left. If a copy of its acquire may still run until
+    /// `alive_until`, another release follows then.
+    fn clean_up(&mut self, mut left: Left, alive_until: Option<Moment>) {
         let place = self.end_place(&left.name, left.owner, left.form.kind);
         left.place = left.place.or(place);
         // The lock with this token, if there is one, belongs to a later attempt.
@@ -846,7 +834,12 @@ impl Engine {
     fn link_down(&mut self, id: LinkId, error: Error) {
         let ends = self.cx.now.after(self.cx.config.outage);
         let idle = self.view().is_settled() && self.cx.calls.is_empty();
-        let down = self.cx.links.set_down(self.cx.now, id, &error, ends, idle);
+        let outage = Outage {
+            error: &error,
+            ends,
+            idle,
+        };
+        let down = self.cx.links.set_down(self.cx.now, id, outage);
         if down.begins_outage {
             self.cx.timers.arm(Timer::Outage(id), ends);
         }

@@ -68,15 +68,23 @@ impl Default for Tracking {
     }
 }
 
+/// The holds of a call that renews: those of the schedule, those that are probed, and those that are
+/// probed because of a key that they share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Renewing {
+    pub(super) planned: usize,
+    pub(super) looks: usize,
+    pub(super) shared: usize,
+}
+
 impl Tracking {
-    /// Accounts for a call that renews `planned` holds as scheduled and probes `looks` others, and
-    /// `shared` ones because of a key that they share.
-    pub(super) fn renewing(
-        &mut self,
-        cx: &mut Context,
-        all: usize,
-        (planned, looks, shared): (usize, usize, usize),
-    ) {
+    /// Accounts for a call that renews holds. `all`: the number of holds.
+    pub(super) fn renewing(&mut self, cx: &mut Context, all: usize, work: Renewing) {
+        let Renewing {
+            planned,
+            looks,
+            shared,
+        } = work;
         if planned > 0 {
             self.done_anyway(cx, all, planned, tuning::RENEWAL_CALL_WORK);
         }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use super::context::{Context, Purpose};
+use super::context::{Answer, Context, Purpose};
 use super::hold::{Hold, Phase};
 use super::holds::Holds;
 use super::interface::CallOutcome;
@@ -16,7 +16,7 @@ use super::lazy_box::Idle;
 use super::links::{LinkId, Which};
 use super::timers::Timer;
 use super::timing;
-use super::tracking::Tracking;
+use super::tracking::{Renewing, Tracking};
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
@@ -124,6 +124,21 @@ pub(super) struct Watchdog {
     hurried: Vec<OwnerId>,
 }
 
+/// A renewal that was sent at `sent` for so long a time.
+struct Kept {
+    sent: Moment,
+    ttl: Duration,
+}
+
+/// Why a renewal has to be repeated.
+#[derive(Debug, Clone, Copy, Default)]
+struct Failure {
+    /// The server did not answer.
+    silent: bool,
+    /// It may have renewed the lock.
+    done: bool,
+}
+
 /// The work that the outcome of a renewal leaves.
 #[derive(Debug, Default)]
 pub(super) struct Renewed {
@@ -144,15 +159,8 @@ impl Watchdog {
     /// at random moments soon share full calls. Full calls that are due soon are sent as well: a
     /// wake-up costs as much as a call, and this saves wake-ups. In a cluster a call is for one
     /// slot, so there is no limit.
-    pub(super) fn renew_with_neighbours(
-        &mut self,
-        cx: &mut Context,
-        holds: &mut Holds,
-        Due {
-            owners: mut due,
-            longest,
-        }: Due,
-    ) {
+    pub(super) fn renew_with_neighbours(&mut self, cx: &mut Context, holds: &mut Holds, due: Due) {
+        let (longest, mut due) = (due.longest, due.owners);
         let horizon = cx.now.after(longest / tuning::RENEWAL_EARLY);
         let filled = due.len().next_multiple_of(tuning::RENEWAL_BATCH);
         let most = if cx.links.routes.is_split() {
@@ -372,7 +380,7 @@ impl Watchdog {
     }
 
     /// Renews deferred holds. If the server is unreachable, the next connection renews them.
-    fn renew_put_off(&mut self, cx: &mut Context, holds: &mut Holds, link: LinkId) {
+    pub(super) fn renew_put_off(&mut self, cx: &mut Context, holds: &mut Holds, link: LinkId) {
         let up = cx.links.is_link_up(link);
         while let Some(flow) = self.flows.get(&link) {
             if !flow.keeps_waiting() || up && !flow.is_open(cx.config.renewals) {
@@ -448,53 +456,34 @@ impl Watchdog {
         if !renewals.is_empty() {
             self.flows.entry(link).or_default().work += renewals.len() + tuning::RENEWAL_CALL_WORK;
             let planned = renewals.len() - looks - shared;
-            self.tracking
-                .renewing(cx, holds.len(), (planned, looks, shared));
+            let work = Renewing {
+                planned,
+                looks,
+                shared,
+            };
+            self.tracking.renewing(cx, holds.len(), work);
             let op = Op::Renew { holds: renewals };
             cx.send(Purpose::Renewal { link, asked }, op.into(), limit, None);
         }
     }
 
-    /// The outcome of a renewal of these holds for these times.
-    pub(super) fn renewed(
-        &mut self,
-        cx: &mut Context,
-        holds: &mut Holds,
-        link: LinkId,
-        asked: &[(OwnerId, Duration)],
-        sent: Moment,
-        outcome: CallOutcome,
-    ) -> Renewed {
+    /// The work of a renewal of so many holds is over.
+    pub(super) fn worked(&mut self, now: Moment, link: LinkId, holds: usize, answer: &Answer) {
         if let Some(flow) = self.flows.get_mut(&link) {
-            flow.work -= asked.len() + tuning::RENEWAL_CALL_WORK;
-            if matches!(outcome, CallOutcome::Answered(_)) {
-                flow.took = sent.until(cx.now);
+            flow.work -= holds + tuning::RENEWAL_CALL_WORK;
+            if matches!(answer.outcome, CallOutcome::Answered(_)) {
+                flow.took = answer.sent.until(now);
             }
         }
-        self.take_renewed(cx, holds, asked, sent, outcome)
     }
 
-    /// Goes on after a renewal at this server was answered. `cleaning`: clean-ups are under way.
-    pub(super) fn go_on(
-        &mut self,
-        cx: &mut Context,
-        holds: &mut Holds,
-        link: LinkId,
-        again: Vec<OwnerId>,
-        cleaning: bool,
-    ) {
-        self.renew_now(cx, holds, again);
-        self.renew_put_off(cx, holds, link);
-        self.forget_flow(link, cleaning);
-    }
-
-    fn take_renewed(
+    /// The outcome of a renewal of these holds for these times.
+    pub(super) fn take_renewed(
         &mut self,
         cx: &mut Context,
         holds: &mut Holds,
         asked: &[(OwnerId, Duration)],
-        sent: Moment,
-        outcome: CallOutcome,
+        Answer { sent, outcome }: Answer,
     ) -> Renewed {
         let refused = matches!(outcome, CallOutcome::Refused { passing: true, .. });
         if refused && asked.len() > 1 && cx.links.routes.is_split() {
@@ -505,9 +494,11 @@ impl Watchdog {
         if matches!(outcome, CallOutcome::Answered(Reply::Stale)) {
             return self.renewal_stale(cx, holds, asked);
         }
-        let silent = matches!(outcome, CallOutcome::Unanswered | CallOutcome::NotSent);
-        // The server may have done a part before it refused.
-        let done = !matches!(outcome, CallOutcome::NotSent);
+        let failure = Failure {
+            silent: matches!(outcome, CallOutcome::Unanswered | CallOutcome::NotSent),
+            // The server may have done a part before it refused.
+            done: !matches!(outcome, CallOutcome::NotSent),
+        };
         let results = match outcome {
             CallOutcome::Answered(Reply::Renewed(results)) if results.len() == asked.len() => {
                 results
@@ -518,9 +509,11 @@ impl Watchdog {
         let mut renewed = Renewed::default();
         for ((owner, ttl), result) in asked.iter().zip(results) {
             match result {
-                RenewReply::Kept => renewed
-                    .again
-                    .extend(self.renewal_kept(cx, holds, *owner, sent, *ttl)),
+                RenewReply::Kept => {
+                    let kept = Kept { sent, ttl: *ttl };
+                    let again = self.renewal_kept(cx, holds, *owner, kept);
+                    renewed.again.extend(again);
+                }
                 // For a hold that is being released, the release reports that.
                 RenewReply::Gone(reason) if holds.is_held(*owner) => {
                     renewed.lost.push((*owner, reason))
@@ -528,7 +521,7 @@ impl Watchdog {
                 RenewReply::Gone(_) => {}
                 RenewReply::Failed => renewed
                     .again
-                    .extend(self.renewal_failed(cx, holds, *owner, silent, done)),
+                    .extend(self.renewal_failed(cx, holds, *owner, failure)),
             }
         }
         renewed
@@ -566,7 +559,8 @@ impl Watchdog {
                 continue;
             };
             if std::mem::replace(&mut hold.stale, true) {
-                again.extend(self.renewal_failed(cx, holds, *owner, false, false));
+                let failure = Failure::default();
+                again.extend(self.renewal_failed(cx, holds, *owner, failure));
             } else {
                 hold.renewal.in_flight = false;
                 again.push(*owner);
@@ -585,8 +579,7 @@ impl Watchdog {
         cx: &mut Context,
         holds: &mut Holds,
         owner: OwnerId,
-        sent: Moment,
-        ttl: Duration,
+        Kept { sent, ttl }: Kept,
     ) -> Option<OwnerId> {
         let hold = holds.held(owner)?;
         hold.renewal.in_flight = false;
@@ -607,16 +600,14 @@ impl Watchdog {
         again.then_some(owner)
     }
 
-    /// Plans another renewal soon, until the deadline. `silent`: the server did not answer. `done`:
-    /// it may have renewed the lock. Returns the hold if it has to be renewed now, because of an
-    /// event since the renewal was sent, such as a new connection.
+    /// Plans another renewal soon, until the deadline. Returns the hold if it has to be renewed now,
+    /// because of an event since the renewal was sent, such as a new connection.
     fn renewal_failed(
         &mut self,
         cx: &mut Context,
         holds: &mut Holds,
         owner: OwnerId,
-        silent: bool,
-        done: bool,
+        Failure { silent, done }: Failure,
     ) -> Option<OwnerId> {
         let pause = cx.jitter.retry();
         let hold = holds.held(owner)?;

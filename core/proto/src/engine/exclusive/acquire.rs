@@ -10,7 +10,7 @@ use super::rules::{
     late_waiter, unheard_before,
 };
 use crate::engine::cleanup::Left;
-use crate::engine::context::Purpose;
+use crate::engine::context::{Granted, Purpose};
 use crate::engine::crowd::Crowd;
 use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
@@ -343,7 +343,7 @@ impl Engine {
             queue.attempt = Attempt::InFlight { again: false };
             return;
         }
-        if is_token_busy(&self.holds, &self.cleanups, (name, queue), &head.form) {
+        if is_token_busy(&self.holds, &self.cleanups, head, queue) {
             self.end_tries(name, self.cx.now, &unanswered());
             return self.names.wait_for_token(&mut self.cx, id);
         }
@@ -568,7 +568,7 @@ impl Engine {
                 }
                 let (form, lease) = (waiter.form.clone(), waiter.lease());
                 let owner = std::mem::replace(&mut waiter.owner, next);
-                self.clean_up(&name, owner, &form, lease, Some(expires));
+                self.clean_up(Left::of(&name, owner, &form, lease), Some(expires));
             }
             CallOutcome::Answered(Reply::Busy { .. }) if leaving => {
                 waiter.failures = 1;
@@ -617,7 +617,7 @@ impl Engine {
             place: None,
         };
         if unsettled.is_some() || marked {
-            self.begin_cleanup(left, unsettled);
+            self.clean_up(left, unsettled);
         }
     }
 
@@ -1103,7 +1103,8 @@ impl Engine {
             // The common case: nobody else waits, so there is no waiter to look for.
             queue.rest(&mut self.names.rooms);
             let owner = waiter.owner;
-            self.open_hold(id, waiter, sent, ttl, token);
+            let terms = waiter.terms;
+            self.open_hold(id, waiter, Granted { terms, sent, ttl }, token);
             if place.is_some() {
                 self.note_place(owner, place);
             }
@@ -1119,7 +1120,8 @@ impl Engine {
             waiter.form.clone(),
         );
         let again = waiter.ahead == Ahead::Asking { again: true };
-        self.open_hold(id, waiter, sent, ttl, token);
+        let terms = waiter.terms;
+        self.open_hold(id, waiter, Granted { terms, sent, ttl }, token);
         if place.is_some() {
             self.note_place(owner, place);
         }
@@ -1182,7 +1184,7 @@ impl Engine {
         if self.names.is_head(&name, id) {
             self.names.set_attempt(&name, Attempt::Idle);
         }
-        self.clean_up(&name, burned, &form, lease, unsettled);
+        self.clean_up(Left::of(&name, burned, &form, lease), unsettled);
         if form.kind.facts().queues {
             return self.ask_for_place(id);
         }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::context::Granted;
 use crate::engine::errors::{
     clocks_differ, not_replicated, not_sent, unanswered_command, unconfirmed, unheard_entry,
 };
@@ -596,7 +597,8 @@ impl Engine {
         let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
         match (&command.task.wish, reply) {
             (HoldOp::Enter { terms, .. }, Reply::Acquired { ttl, .. }) => {
-                self.entered(request, owner, *terms, sent, ttl);
+                let terms = *terms;
+                self.entered(request, owner, Granted { terms, sent, ttl });
             }
             (HoldOp::Enter { terms, .. }, Reply::NotReplicated { got }) => {
                 let name = hold.cell.name.clone();
@@ -669,18 +671,10 @@ impl Engine {
     }
 
     /// A re-entry was granted. It is undone if no caller wants it any more.
-    fn entered(
-        &mut self,
-        request: Option<RequestId>,
-        owner: OwnerId,
-        terms: Terms,
-        sent: Moment,
-        ttl: Duration,
-    ) {
+    fn entered(&mut self, request: Option<RequestId>, owner: OwnerId, granted: Granted) {
         match request {
             Some(id) => {
-                self.holds
-                    .add_level(&mut self.cx, id, owner, terms, sent, ttl);
+                self.holds.add_level(&mut self.cx, id, owner, granted);
                 self.start_next(owner);
             }
             None => self.settle_count(owner),

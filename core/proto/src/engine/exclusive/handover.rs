@@ -30,7 +30,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::context::Purpose;
+use crate::engine::cleanup::Left;
+use crate::engine::context::{Answer, Granted, Purpose};
 use crate::engine::hold::{Hold, Phase};
 use crate::engine::interface::{CallId, CallOutcome, Lease, Output, RequestId, Terms};
 use crate::engine::names::{Attempt, WaitQueue};
@@ -195,14 +196,9 @@ impl Engine {
                 queue.note_refusal(self.cx.now);
             }
         }
-        self.holds.add_level(
-            &mut self.cx,
-            to,
-            owner,
-            terms,
-            heard,
-            terms.lease.duration(),
-        );
+        let (sent, ttl) = (heard, terms.lease.duration());
+        let granted = Granted { terms, sent, ttl };
+        self.holds.add_level(&mut self.cx, to, owner, granted);
         if among_others {
             self.left(release.request);
         } else {
@@ -301,8 +297,7 @@ impl Engine {
         from: OwnerId,
         to: RequestId,
         call: CallId,
-        sent: Moment,
-        outcome: CallOutcome,
+        Answer { sent, outcome }: Answer,
     ) {
         if matches!(outcome, CallOutcome::Answered(Reply::Acquired { .. })) {
             // The new holder comes first, since everybody else waits for it.
@@ -343,7 +338,7 @@ impl Engine {
         };
         self.names.set_attempt(&name, Attempt::Idle);
         if unsure {
-            self.clean_up(&name, owner, &form, lease, Some(expires));
+            self.clean_up(Left::of(&name, owner, &form, lease), Some(expires));
         }
         if answered {
             return self.remove_waiter(to, false);
@@ -422,7 +417,8 @@ impl Engine {
         }
         let queue = self.names.queues.entry(name.clone()).or_default();
         queue.add_hold(owner);
-        self.open_hold(id, *adopter, sent, ttl, token);
+        let terms = adopter.terms;
+        self.open_hold(id, *adopter, Granted { terms, sent, ttl }, token);
         // The server does not tell a client of its own changes.
         self.lose_all(&name, LostReason::Stolen, Some(owner));
         self.adopt_waiters(&name, key, owner, &form);

@@ -1,9 +1,10 @@
 //! The life of a hold: its begin, its levels, its loss and its end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::engine::Engine;
+use crate::engine::cleanup::Left;
+use crate::engine::context::Granted;
 use crate::engine::errors::unconfirmed;
 use crate::engine::hold::{Hold, Phase};
 use crate::engine::interface::{LevelId, Output, RequestId};
@@ -20,20 +21,19 @@ use crate::tuning;
 use crate::wire::{Name, OwnerId};
 
 impl Engine {
-    /// Makes a hold of a first acquisition that has succeeded. The lock lives for `ttl`.
+    /// Makes a hold of a first acquisition that has succeeded.
     pub(in crate::engine) fn open_hold(
         &mut self,
         id: RequestId,
         waiter: Waiter,
-        sent: Moment,
-        ttl: Duration,
+        granted: Granted,
         token: Option<u64>,
     ) {
+        let Granted { terms, sent, ttl } = granted;
         let Waiter {
             name,
             key,
             owner,
-            terms,
             form,
             ..
         } = waiter;
@@ -43,8 +43,7 @@ impl Engine {
         if key != OwnerKey::Once {
             self.cx.out.push(Output::Opened(cell));
         }
-        self.holds
-            .add_level(&mut self.cx, id, owner, terms, sent, ttl);
+        self.holds.add_level(&mut self.cx, id, owner, granted);
         if self.cx.links.may_have_moved(sent) {
             self.watchdog.hurry(&mut self.holds, owner);
         }
@@ -211,7 +210,7 @@ impl Engine {
                 self.cx.answer(task.request, Err(unconfirmed().on(name)));
             }
         }
-        self.clean_up(name, owner, &cell.form(), longest, alive);
+        self.clean_up(Left::of(name, owner, &cell.form(), longest), alive);
         self.leave_behind(owner);
     }
 
@@ -284,7 +283,7 @@ impl Engine {
         self.multi.part_lost(&mut self.cx, owner, reason);
         // A lock that lingers is left to its lease, because other programs may have extended it.
         if !stays && !ends {
-            self.clean_up(&cell.name, owner, &cell.form(), longest, None);
+            self.clean_up(Left::of(&cell.name, owner, &cell.form(), longest), None);
         }
     }
 
@@ -331,7 +330,7 @@ impl Engine {
         if stays {
             return Ok(());
         }
-        self.clean_up(&cell.name, owner, &cell.form(), longest, None);
+        self.clean_up(Left::of(&cell.name, owner, &cell.form(), longest), None);
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use super::rules::{Wish, blocking, is_being_left, is_blocked};
+use crate::engine::cleanup::Left;
 use crate::engine::context::Purpose;
 use crate::engine::errors::{clocks_differ, not_replicated, timeout, unanswered};
 use crate::engine::interface::{CallOutcome, RequestId};
@@ -70,7 +71,7 @@ impl Engine {
         self.names.arm_waiter(&mut self.cx, id);
         if let (Some(owner), Some(waiter)) = (left, self.names.waiters.get(&id)) {
             let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
-            self.clean_up(&name, owner, &form, lease, None);
+            self.clean_up(Left::of(&name, owner, &form, lease), None);
         }
     }
 
@@ -106,7 +107,7 @@ impl Engine {
         earlier: &[OwnerId],
     ) {
         for owner in earlier {
-            self.clean_up(name, *owner, form, lease, None);
+            self.clean_up(Left::of(name, *owner, form, lease), None);
         }
     }
 
@@ -198,7 +199,7 @@ impl Engine {
         let owner = std::mem::replace(&mut waiter.owner, next);
         (waiter.ahead, waiter.unsettled, waiter.asked) = (Ahead::No, None, false);
         let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
-        self.clean_up(&name, owner, &form, lease, Some(expires));
+        self.clean_up(Left::of(&name, owner, &form, lease), Some(expires));
         self.ask_for_place(id);
     }
 

@@ -15,7 +15,7 @@ use crate::engine::view::View;
 use crate::engine::waiter::Waiter;
 use crate::error::Error;
 use crate::key::OwnerKey;
-use crate::wire::{Form, Kind, Name, OwnerId};
+use crate::wire::{Kind, Name, OwnerId};
 
 /// Whether a hold of this client blocks the queue, or the head is parked because the server
 /// refused it.
@@ -74,7 +74,7 @@ pub(super) fn comes_behind(
 pub(super) fn unheard_before(view: View<'_>, name: &Name) -> Option<Error> {
     let queue = view.names.queues.get(name)?;
     let head = view.names.waiters.get(queue.waiters.front()?)?;
-    if is_token_busy(view.holds, view.cleanups, (name, queue), &head.form) {
+    if is_token_busy(view.holds, view.cleanups, head, queue) {
         return Some(head.error.clone().unwrap_or_else(unanswered));
     }
     let waits = queue.attempt == Attempt::Idle && head.retry.is_none();
@@ -105,9 +105,9 @@ pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error 
     let is_refused = refused.is_some_and(|at| Some(at) >= began);
     // An earlier attempt with the head's token may have the lock, or nobody.
     let head = queue.and_then(|queue| view.names.waiters.get(queue.waiters.front()?));
-    let is_busy = queue.zip(head).is_some_and(|(queue, head)| {
-        is_token_busy(view.holds, view.cleanups, (&waiter.name, queue), &head.form)
-    });
+    let is_busy = queue
+        .zip(head)
+        .is_some_and(|(queue, head)| is_token_busy(view.holds, view.cleanups, head, queue));
     if !is_refused && is_busy {
         return match head {
             Some(head) if head.form.token == waiter.form.token => token_busy(),
@@ -207,13 +207,13 @@ pub(super) fn is_read_only(holds: &Slab<Hold>, queue: &WaitQueue) -> bool {
 pub(super) fn is_token_busy(
     holds: &Slab<Hold>,
     cleanups: &Cleanups,
-    (name, queue): (&Name, &WaitQueue),
-    form: &Form,
+    waiter: &Waiter,
+    queue: &WaitQueue,
 ) -> bool {
-    let Some(token) = &form.token else {
+    let Some(token) = &waiter.form.token else {
         return false;
     };
     let releases = |hold: &Hold| hold.phase == Phase::Releasing && hold.cell.has_token(token);
     let leaves = |owner: &OwnerId| holds.get(owner).is_some_and(releases);
-    queue.holds().iter().any(leaves) || cleanups.releases(name, token)
+    queue.holds().iter().any(leaves) || cleanups.releases(&waiter.name, token)
 }

@@ -132,6 +132,17 @@ enum Asked {
     Command(RequestId),
 }
 
+/// An acquisition, as its caller asks for it.
+pub(super) struct Wanted {
+    pub(super) name: Name,
+    pub(super) key: OwnerKey,
+    pub(super) wait: Option<Duration>,
+    pub(super) terms: Terms,
+    pub(super) parts: Arc<[Part]>,
+    /// How many of them make it held.
+    pub(super) needed: usize,
+}
+
 /// An acquisition under way.
 #[derive(Debug)]
 struct Attempt {
@@ -209,6 +220,22 @@ struct Level {
 }
 
 impl Command {
+    /// A release or an extension of so many parts.
+    fn of(cell: &HoldCell, left: usize, done: Done) -> Self {
+        Command {
+            answered: false,
+            name: cell.name.clone(),
+            left,
+            error: None,
+            done,
+            needed: cell.needed(),
+            spare: (left - cell.needed(), 0),
+            confirmed: 0,
+            gone: 0,
+            unconfirmed: 0,
+        }
+    }
+
     /// Takes the error about a part.
     fn failed(&mut self, error: Error) {
         let is_loss = error.lost_reason().is_some();
@@ -419,15 +446,15 @@ impl Multi {
     // ---- acquiring ----
 
     /// Acquires all of `parts`, which are in the order of names.
-    pub(super) fn acquire(
-        &mut self,
-        cx: &mut Context,
-        id: RequestId,
-        (name, key): (Name, OwnerKey),
-        wait: Option<Duration>,
-        terms: Terms,
-        (parts, needed): (Arc<[Part]>, usize),
-    ) {
+    pub(super) fn acquire(&mut self, cx: &mut Context, id: RequestId, wanted: Wanted) {
+        let Wanted {
+            name,
+            key,
+            wait,
+            terms,
+            parts,
+            needed,
+        } = wanted;
         if terms.tied
             && let Some(error) = self.lost_before(cx, &name, key)
         {
@@ -952,7 +979,9 @@ impl Multi {
         };
         // If the release of so many is not confirmed, the next owner still finds enough others.
         let spare = of - cell.needed();
-        self.command(id, &cell, level.parts.len(), spare, Done::Released);
+        let mut command = Command::of(&cell, level.parts.len(), Done::Released);
+        command.spare.1 = spare;
+        self.commands.insert(id, command);
         for (owner, level) in level.parts {
             let asked = self.ask_of_part(cx, id);
             let target = Target::Level { owner, level };
@@ -977,7 +1006,8 @@ impl Multi {
             Ok(found) => found,
             Err(error) => return cx.fail(id, error),
         };
-        self.command(id, &cell, parts.len(), 0, Done::Extended);
+        let command = Command::of(&cell, parts.len(), Done::Extended);
+        self.commands.insert(id, command);
         for (owner, level) in parts {
             let asked = self.ask_of_part(cx, id);
             let target = Target::Level { owner, level };
@@ -987,30 +1017,6 @@ impl Multi {
                 lease,
             });
         }
-    }
-
-    /// Begins a release or an extension of so many parts, of which `unconfirmed` may lack an answer.
-    fn command(
-        &mut self,
-        id: RequestId,
-        cell: &HoldCell,
-        left: usize,
-        unconfirmed: usize,
-        done: Done,
-    ) {
-        let command = Command {
-            answered: false,
-            name: cell.name.clone(),
-            left,
-            error: None,
-            done,
-            needed: cell.needed(),
-            spare: (left - cell.needed(), unconfirmed),
-            confirmed: 0,
-            gone: 0,
-            unconfirmed: 0,
-        };
-        self.commands.insert(id, command);
     }
 
     fn ask_of_part(&mut self, cx: &mut Context, id: RequestId) -> RequestId {
