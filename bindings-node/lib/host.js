@@ -4,7 +4,6 @@
 const { AsyncLocalStorage } = require('node:async_hooks')
 const diagnostics = require('node:diagnostics_channel')
 const { EventEmitter, addAbortListener, setMaxListeners } = require('node:events')
-const { isIPv6 } = require('node:net')
 // Not the global one: what tests put in its place may have no unref(), or never fire.
 const { setTimeout } = require('node:timers')
 // Contexts of node:vm have no TextDecoder and TextEncoder of their own.
@@ -20,7 +19,8 @@ module.exports = {
   diagnostics,
   hasContexts: true,
   inspect,
-  isIPv6,
+  // Loaded when it is needed: Node's sockets come with it, which the native part has no use for.
+  isIPv6: (host) => require('node:net').isIPv6(host),
   isMainThread,
   process,
   setMaxListeners,
