@@ -2,6 +2,8 @@
 //! numbers that we draw and names that the program chooses, so there is no attacker to guard
 //! against. The hash of the standard library guards against one, and would take as long as the rest
 //! of the work.
+//!
+//! Maps in the order of their keys, where the same inputs have to give the same outputs.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -86,8 +88,230 @@ impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
     }
 }
 
+/// The most entries of a chunk.
+const CHUNK: usize = 16;
+
+/// A map in the order of its keys: chunks of a few entries. A `BTreeMap` does the same, with seven
+/// kilobytes of a WebAssembly module for each pair of types, and allocates for its first entry
+/// each time. This map keeps the memory of one chunk.
+#[derive(Clone, Debug)]
+pub struct SortedMap<K, V> {
+    /// None is empty, unless it is the only one.
+    chunks: Vec<Vec<(K, V)>>,
+    len: usize,
+}
+
+impl<K, V> Default for SortedMap<K, V> {
+    fn default() -> Self {
+        SortedMap {
+            chunks: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<K, V> SortedMap<K, V> {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
+        self.chunks
+            .iter()
+            .flatten()
+            .map(|(key, value)| (key, value))
+    }
+
+    pub fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
+        self.chunks.iter().flatten().map(|(key, _)| key)
+    }
+
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &V> {
+        self.chunks.iter().flatten().map(|(_, value)| value)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        let entries = self.chunks.iter_mut().flatten();
+        entries.map(|(key, value)| (&*key, value))
+    }
+
+    pub fn first(&self) -> Option<(&K, &V)> {
+        let (key, value) = self.chunks.first()?.first()?;
+        Some((key, value))
+    }
+
+    pub fn first_mut(&mut self) -> Option<(&K, &mut V)> {
+        let (key, value) = self.chunks.first_mut()?.first_mut()?;
+        Some((key, value))
+    }
+
+    pub fn pop_first(&mut self) -> Option<(K, V)> {
+        (self.len > 0).then(|| self.take(0, 0))
+    }
+
+    pub fn clear(&mut self) {
+        *self = SortedMap::default();
+    }
+
+    /// Keeps the entries that `keep` returns true for.
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
+        for chunk in &mut self.chunks {
+            chunk.retain_mut(|(key, value)| keep(key, value));
+        }
+        self.chunks.retain(|chunk| !chunk.is_empty());
+        self.len = self.chunks.iter().map(Vec::len).sum();
+    }
+
+    fn take(&mut self, at: usize, within: usize) -> (K, V) {
+        let chunk = &mut self.chunks[at];
+        let taken = chunk.remove(within);
+        self.len -= 1;
+        // A chunk of few joins its neighbour, so that many entries never leave many chunks behind.
+        if chunk.len() < CHUNK / 4 && self.chunks.len() > 1 {
+            let mut few = self.chunks.remove(at);
+            if let Some(next) = self.chunks.get_mut(at) {
+                few.append(next);
+                *next = few;
+            } else {
+                self.chunks[at - 1].append(&mut few);
+            }
+        }
+        taken
+    }
+}
+
+impl<K: Ord, V> SortedMap<K, V> {
+    /// The chunk and the place in it that a key has, or would have.
+    fn find(&self, key: &K) -> Result<(usize, usize), (usize, usize)> {
+        let before = |chunk: &Vec<(K, V)>| chunk.last().is_some_and(|(last, _)| last < key);
+        let at = match self.chunks.len() {
+            0 | 1 => 0,
+            count => self.chunks[..count - 1].partition_point(before),
+        };
+        let chunk = self.chunks.get(at).map_or(&[][..], Vec::as_slice);
+        // The keys of a chunk are so few that a binary search is no quicker.
+        match chunk.iter().position(|(known, _)| known >= key) {
+            Some(within) if chunk[within].0 == *key => Ok((at, within)),
+            Some(within) => Err((at, within)),
+            None => Err((at, chunk.len())),
+        }
+    }
+
+    pub fn contains_key(&self, key: &K) -> bool {
+        self.find(key).is_ok()
+    }
+
+    pub fn get(&self, key: &K) -> Option<&V> {
+        let (at, within) = self.find(key).ok()?;
+        Some(&self.chunks[at][within].1)
+    }
+
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let (at, within) = self.find(key).ok()?;
+        Some(&mut self.chunks[at][within].1)
+    }
+
+    /// The value of a key, which is inserted if it is missing.
+    pub fn or_default(&mut self, key: K) -> &mut V
+    where
+        V: Default,
+    {
+        let (at, within) = match self.find(&key) {
+            Ok(place) => place,
+            Err(place) => self.put(place, key, V::default()),
+        };
+        &mut self.chunks[at][within].1
+    }
+
+    /// Inserts a value, and returns the one it replaces.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match self.find(&key) {
+            Ok((at, within)) => Some(std::mem::replace(&mut self.chunks[at][within].1, value)),
+            Err(place) => {
+                self.put(place, key, value);
+                None
+            }
+        }
+    }
+
+    /// Inserts an entry where it belongs, and returns where it is then.
+    fn put(&mut self, (at, within): (usize, usize), key: K, value: V) -> (usize, usize) {
+        self.len += 1;
+        let entry = (key, value);
+        let Some(chunk) = self.chunks.get_mut(at) else {
+            self.chunks.push(vec![entry]);
+            return (at, 0);
+        };
+        if chunk.len() < CHUNK {
+            chunk.insert(within, entry);
+            return (at, within);
+        }
+        // Most keys come in their order. All chunks but the last one stay full then.
+        let half = if within == chunk.len() {
+            within
+        } else {
+            CHUNK / 2
+        };
+        let mut next = chunk.split_off(half);
+        let place = match within.checked_sub(half) {
+            Some(behind) => {
+                next.insert(behind, entry);
+                (at + 1, behind)
+            }
+            None => {
+                chunk.insert(within, entry);
+                (at, within)
+            }
+        };
+        self.chunks.insert(at + 1, next);
+        place
+    }
+
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let (at, within) = self.find(key).ok()?;
+        Some(self.take(at, within).1)
+    }
+}
+
+impl<K, V> IntoIterator for SortedMap<K, V> {
+    type Item = (K, V);
+    type IntoIter = std::iter::Flatten<std::vec::IntoIter<Vec<(K, V)>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.chunks.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+impl<K: Ord, V> std::ops::Index<&K> for SortedMap<K, V> {
+    type Output = V;
+
+    fn index(&self, key: &K) -> &V {
+        self.get(key).expect("it is there")
+    }
+}
+
+/// A set in the order of its items.
+pub type SortedSet<T> = SortedMap<T, ()>;
+
+impl<T: Ord> FromIterator<T> for SortedSet<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut set = SortedSet::default();
+        for item in items {
+            set.insert(item, ());
+        }
+        set
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     /// After any sequence of inserts and removals, the map equals a `Map`.
@@ -114,6 +338,54 @@ mod tests {
             all.sort_unstable();
             wanted.sort_unstable();
             assert_eq!(all, wanted);
+        }
+    }
+
+    /// After any sequence of changes, the map equals a `BTreeMap`, with chunks that are in use.
+    #[test]
+    fn a_sorted_map_is_as_a_tree() {
+        let (mut sorted, mut tree, mut random) = (SortedMap::default(), BTreeMap::new(), 7_u64);
+        for step in 0..60_000_u64 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let chance = random >> 33;
+            // It grows and shrinks, by keys in order and by others.
+            let key = if step % 3 == 0 { step } else { chance % 700 };
+            match chance >> 20 & 7 {
+                0 if step % 500 == 0 => {
+                    sorted.retain(|key, _| key % 3 == 0);
+                    tree.retain(|key, _| key % 3 == 0);
+                }
+                0 => assert_eq!(sorted.pop_first(), tree.pop_first()),
+                1..=3 if step % 4_000 < 2_000 => {
+                    assert_eq!(sorted.insert(key, step), tree.insert(key, step));
+                }
+                4 => {
+                    *sorted.or_default(key) += 1;
+                    *tree.entry(key).or_default() += 1;
+                }
+                _ => {
+                    let key = tree
+                        .keys()
+                        .nth(chance as usize % 40)
+                        .copied()
+                        .unwrap_or(key);
+                    assert_eq!(sorted.remove(&key), tree.remove(&key));
+                }
+            }
+            assert_eq!(
+                (sorted.len(), sorted.is_empty()),
+                (tree.len(), tree.is_empty())
+            );
+            assert_eq!(sorted.first(), tree.first_key_value());
+            assert_eq!(sorted.get(&key), tree.get(&key));
+            assert_eq!(sorted.contains_key(&key), tree.contains_key(&key));
+            if step % 100 == 0 {
+                assert!(sorted.iter().eq(&tree) && sorted.keys().eq(tree.keys()));
+                assert!(sorted.clone().into_iter().eq(tree.clone()));
+                assert!(sorted.chunks.len() <= 2 + 4 * tree.len() / CHUNK);
+            }
         }
     }
 }

@@ -363,7 +363,7 @@ fn is_within(info: &OptionInfo, time: Duration) -> bool {
 fn spelt(number: f64, unit: Unit) -> String {
     let shown = number.to_string();
     match unit {
-        Unit::Seconds => shown.to_lowercase(),
+        Unit::Seconds => shown.to_ascii_lowercase(),
         _ => shown.replace("inf", "Infinity"),
     }
 }

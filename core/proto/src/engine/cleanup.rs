@@ -10,8 +10,7 @@
 //! while its release is in flight. A copy that outlives its outcome, or that another process sent,
 //! can still free the lock of a later attempt. So callers give each attempt a token of its own.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use super::links::{LinkId, Which};
 use super::ops::NOBODY;
 use super::timers::Timer;
 use super::timing;
+use crate::maps::SortedMap;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Form, Name, Op, OwnerId, Release, Reply};
@@ -122,10 +122,10 @@ impl Confirmed {
 #[derive(Debug, Default)]
 pub(super) struct Cleanups {
     // Ordered maps, so that the same inputs give the same outputs.
-    of: BTreeMap<OwnerId, Cleanup>,
+    of: SortedMap<OwnerId, Cleanup>,
     /// How many of them release the lock of a token, by name and token.
-    tokens: BTreeMap<(Name, Arc<str>), usize>,
-    lanes: BTreeMap<LinkId, Lane>,
+    tokens: SortedMap<(Name, Arc<str>), usize>,
+    lanes: SortedMap<LinkId, Lane>,
     /// The last releases that a server confirmed.
     confirmed: VecDeque<Confirmed>,
 }
@@ -217,9 +217,9 @@ impl Cleanups {
         alive_until: Option<Moment>,
     ) {
         let (owner, now) = (left.owner, cx.now);
-        let Entry::Vacant(place) = self.of.entry(owner) else {
+        if self.of.contains_key(&owner) {
             return;
-        };
+        }
         let again_at = alive_until.filter(|at| *at > now);
         let limit = cx.limit(left.lease);
         // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
@@ -248,9 +248,9 @@ impl Cleanups {
             limit,
         };
         if let Some(key) = cleanup.token_key() {
-            *self.tokens.entry(key).or_default() += 1;
+            *self.tokens.or_default(key) += 1;
         }
-        place.insert(cleanup);
+        self.of.insert(owner, cleanup);
         self.send(cx, owner);
     }
 
@@ -264,7 +264,7 @@ impl Cleanups {
             cleanup.under_way = true;
             cleanup.retry = None;
             let link = cx.links.routes.link(&cleanup.name);
-            let lane = self.lanes.entry(link).or_default();
+            let lane = self.lanes.or_default(link);
             if lane.sent < tuning::CLEANUPS_IN_FLIGHT {
                 lane.sent += 1;
                 cleanup.again_at.take_if(|at| *at <= cx.now);
@@ -371,10 +371,10 @@ impl Cleanups {
         cx.timers.disarm(Timer::Cleanup(owner));
         let ended = self.of.remove(&owner)?;
         let key = ended.token_key()?;
-        if let Entry::Occupied(mut count) = self.tokens.entry(key) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
+        if let Some(count) = self.tokens.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.tokens.remove(&key);
             }
         }
         Some(ended.name)

@@ -1,13 +1,12 @@
 //! The end of the client: everything is released, then it stops.
 
-use std::collections::BTreeMap;
-
 use super::context::Context;
 use super::hold::Hold;
 use super::interface::{Done, Output, RequestId};
 use super::timers::Timer;
 use super::view::View;
 use crate::error::Error;
+use crate::maps::SortedMap;
 use crate::wire::Name;
 use crate::wire::servers::key_and_server;
 
@@ -115,9 +114,9 @@ fn waits_in_vain(view: View<'_>, cx: &Context) -> bool {
 /// The keys among these names, none of which is there twice, that are on more servers than a quorum can
 /// spare.
 fn of_most_servers(names: &[Name], spare: usize) -> Vec<Name> {
-    let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut servers: SortedMap<&str, usize> = SortedMap::default();
     for name in names {
-        *servers.entry(key_and_server(name).0).or_default() += 1;
+        *servers.or_default(key_and_server(name).0) += 1;
     }
     let most = servers.into_iter().filter(|(_, count)| *count > spare);
     most.map(|(key, _)| key.into()).collect()

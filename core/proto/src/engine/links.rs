@@ -1,10 +1,10 @@
 //! The server of each name, and whether it can be reached.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
+use crate::maps::SortedMap;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::Name;
@@ -151,7 +151,7 @@ struct Link {
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pub(super) routes: Routes,
-    links: BTreeMap<LinkId, Link>,
+    links: SortedMap<LinkId, Link>,
     /// Whether any server was reached before.
     ever_up: bool,
     /// The moment at which the servers of some names last changed.
@@ -243,7 +243,7 @@ impl Links {
     /// The connection is gone, or an attempt to connect failed.
     pub(super) fn set_down(&mut self, now: Moment, id: LinkId, outage: Outage<'_>) -> Down {
         let Outage { error, ends, idle } = outage;
-        let link = self.links.entry(id).or_default();
+        let link = self.links.or_default(id);
         let first = link.up || link.down.is_none();
         let was_up = std::mem::replace(&mut link.up, false);
         if was_up && link.since.until(now) >= tuning::GOOD_CONNECTION {

@@ -268,9 +268,9 @@ impl Engine {
             }
             Input::Detached { owner, level } => self.detach(owner, level),
             Input::GivenBack { name, permits } => self.counting.give_back(name, permits),
-            Input::KeyEnded(key) => self.abandon_keys(|of| of.belongs_to(key), false),
-            Input::KeyGone(key) => self.abandon_keys(|of| of == key, true),
-            Input::Orphaned => self.abandon_keys(|_| true, false),
+            Input::KeyEnded(key) => self.abandon_keys(&|of| of.belongs_to(key), false),
+            Input::KeyGone(key) => self.abandon_keys(&|of| of == key, true),
+            Input::Orphaned => self.abandon_keys(&|_| true, false),
             Input::Outcome { call, outcome } => self.outcome(call, outcome),
             Input::AnsweredUntracked { call, reply } => {
                 self.cx.unseen = true;
@@ -292,8 +292,8 @@ impl Engine {
     }
 
     /// Stops renewing what only these keys can release. With `guarded`, includes what has a guard.
-    fn abandon_keys(&mut self, keys: impl Fn(OwnerKey) -> bool, guarded: bool) {
-        self.multi.abandon_all(&mut self.cx, &keys, guarded);
+    fn abandon_keys(&mut self, keys: &dyn Fn(OwnerKey) -> bool, guarded: bool) {
+        self.multi.abandon_all(&mut self.cx, keys, guarded);
         self.abandon_all(keys, guarded);
     }
 

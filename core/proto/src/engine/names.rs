@@ -1,6 +1,6 @@
 //! The names that callers of this client hold or wait for, and the queue of each.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::timing;
 use super::turn::{Run, Turn};
 use super::waiter::Waiter;
 use crate::key::OwnerKey;
-use crate::maps::Map;
+use crate::maps::{Map, SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Kind, Name, OwnerId, Topic};
@@ -322,9 +322,9 @@ pub(super) struct Names {
     pub(super) queues: Map<Name, WaitQueue>,
     pub(super) rooms: BoxPool,
     // Ordered, so that the same inputs give the same outputs.
-    pub(super) waiters: BTreeMap<RequestId, Waiter>,
+    pub(super) waiters: SortedMap<RequestId, Waiter>,
     /// Names without waiters whose channels are still subscribed, and when to check them.
-    pub(super) idle_channels: BTreeSet<(Moment, Name)>,
+    pub(super) idle_channels: SortedSet<(Moment, Name)>,
     /// How many channels are wanted.
     pub(super) channels: usize,
 }
@@ -627,7 +627,7 @@ impl Names {
     fn look_at_channel(&mut self, cx: &mut Context, name: &Name, at: Moment) {
         if let Some(queue) = self.queues.get_mut(name) {
             queue.channel.looked_at = Some(at);
-            self.idle_channels.insert((at, name.clone()));
+            self.idle_channels.insert((at, name.clone()), ());
             self.arm_channels(cx);
         }
     }
@@ -653,13 +653,10 @@ impl Names {
 
     /// Gives up the channels that have been idle for long enough.
     pub(super) fn channels_due(&mut self, cx: &mut Context) {
-        while let Some((_, name)) = self
-            .idle_channels
-            .first()
-            .filter(|(at, _)| *at <= cx.now)
-            .cloned()
+        while let Some(((at, _), ())) = self.idle_channels.first()
+            && *at <= cx.now
+            && let Some(((_, name), ())) = self.idle_channels.pop_first()
         {
-            self.idle_channels.pop_first();
             let Some(queue) = self.queues.get_mut(&name) else {
                 continue;
             };
@@ -695,7 +692,7 @@ impl Names {
     pub(super) fn give_up_channels(&mut self, cx: &mut Context) {
         let idle: Vec<Name> = self
             .idle_channels
-            .iter()
+            .keys()
             .map(|(_, name)| name.clone())
             .collect();
         for name in idle {
@@ -718,7 +715,7 @@ impl Names {
 
     fn arm_channels(&mut self, cx: &mut Context) {
         match self.idle_channels.first() {
-            Some((at, _)) => cx.timers.arm(Timer::Channels, *at),
+            Some(((at, _), ())) => cx.timers.arm(Timer::Channels, *at),
             None => cx.timers.disarm(Timer::Channels),
         }
     }

@@ -1,6 +1,5 @@
 //! Requests that concern no hold: connect, force-release, inspect, release, extend and adopt by token.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use super::cleanup::Left;
@@ -12,6 +11,7 @@ use super::timers::Timer;
 use super::timing;
 use super::waiter::Waiter;
 use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::maps::SortedMap;
 use crate::moment::Moment;
 use crate::tuning;
 #[cfg(test)]
@@ -42,7 +42,7 @@ impl Query {
 /// outputs.
 #[derive(Debug, Default)]
 pub(super) struct Queries {
-    of: BTreeMap<RequestId, Query>,
+    of: SortedMap<RequestId, Query>,
     /// What callers may have adopted that have got an error, and until when a copy may still run.
     left: Vec<(Left, Moment)>,
 }

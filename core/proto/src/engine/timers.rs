@@ -8,11 +8,11 @@
 //! together again and share an entry.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::interface::RequestId;
 use super::links::LinkId;
-use crate::maps::Map;
+use crate::maps::{Map, SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::OwnerId;
@@ -38,12 +38,12 @@ pub(super) enum Timer {
 
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    due: BTreeSet<(Moment, Timer)>,
+    due: SortedSet<(Moment, Timer)>,
     armed: Map<Timer, Moment>,
     /// Entries of holds with a due time of their own.
     holds: BinaryHeap<Reverse<(Moment, OwnerId)>>,
     /// Entries of holds that share a due time, and their number.
-    together: BTreeMap<Moment, VecDeque<OwnerId>>,
+    together: SortedMap<Moment, VecDeque<OwnerId>>,
     gathered: usize,
 }
 
@@ -56,7 +56,7 @@ impl Timers {
             }
             self.due.remove(&(before, timer));
         }
-        self.due.insert((at, timer));
+        self.due.insert((at, timer), ());
     }
 
     pub(super) fn disarm(&mut self, timer: Timer) {
@@ -77,7 +77,13 @@ impl Timers {
         if self.due.is_empty() {
             return hold;
         }
-        self.due.first().copied().into_iter().chain(hold).min()
+        self.due
+            .keys()
+            .next()
+            .copied()
+            .into_iter()
+            .chain(hold)
+            .min()
     }
 
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, Timer)> {
@@ -107,8 +113,7 @@ impl Timers {
                 self.push_hold(*at, *owner);
             } else {
                 self.together
-                    .entry(same[0].0)
-                    .or_default()
+                    .or_default(same[0].0)
                     .extend(same.iter().map(|(_, owner)| *owner));
                 self.gathered += same.len();
             }
@@ -122,7 +127,7 @@ impl Timers {
         }
         let shared = self
             .together
-            .first_key_value()
+            .first()
             .and_then(|(at, owners)| Some((*at, *owners.front()?)));
         single.into_iter().chain(shared).min()
     }
@@ -132,11 +137,11 @@ impl Timers {
         let first = self.first_hold();
         if self.holds.peek().map(|Reverse(single)| *single) == first {
             self.holds.pop();
-        } else if let Some(mut shared) = self.together.first_entry() {
-            shared.get_mut().pop_front();
+        } else if let Some((_, owners)) = self.together.first_mut() {
+            owners.pop_front();
             self.gathered -= 1;
-            if shared.get().is_empty() {
-                shared.remove();
+            if owners.is_empty() {
+                self.together.pop_first();
             }
         }
     }
@@ -165,16 +170,15 @@ impl Timers {
         most: usize,
         popped: &mut Vec<(Moment, OwnerId)>,
     ) {
-        let Some(mut shared) = self.together.first_entry() else {
+        let Some((&at, owners)) = self.together.first_mut() else {
             return;
         };
-        let (at, owners) = (*shared.key(), shared.get_mut());
         let first = |owner: &&OwnerId| single.is_none_or(|single| (at, **owner) < single);
         let count = owners.iter().take(most).take_while(first).count();
         popped.extend(owners.drain(..count).map(|owner| (at, owner)));
         self.gathered -= count;
         if owners.is_empty() {
-            shared.remove();
+            self.together.pop_first();
         }
     }
 

@@ -5,7 +5,7 @@
 //! before an answer can come are renewed last.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use super::context::{Answer, Context, Purpose};
@@ -19,6 +19,7 @@ use super::timing;
 use super::tracking::{Renewing, Tracking};
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
+use crate::maps::SortedMap;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Layout, Op, OwnerId, RenewReply, Renewal, Reply};
@@ -117,7 +118,7 @@ impl Due {
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
     // Ordered, so that the same inputs give the same outputs.
-    flows: BTreeMap<LinkId, Flow>,
+    flows: SortedMap<LinkId, Flow>,
     pub(super) tracking: Tracking,
     /// Holds whose keys were changed. Each key comes in an invalidation of its own, so these holds
     /// are renewed only when all pending inputs are handled. That takes few calls.
@@ -215,7 +216,7 @@ impl Watchdog {
 
     fn send_renewals(&mut self, cx: &mut Context, holds: &mut Holds, owners: &[OwnerId]) {
         // A call is for one server, and for one layout: hashes or strings.
-        let mut groups: BTreeMap<Group, Vec<OwnerId>> = BTreeMap::new();
+        let mut groups: SortedMap<Group, Vec<OwnerId>> = SortedMap::default();
         // Most calls have one group, and others come in runs. A run saves a look-up for each hold.
         let mut run: Option<(Group, Vec<OwnerId>)> = None;
         for owner in owners {
@@ -228,12 +229,12 @@ impl Watchdog {
                     let before = run.replace((group, vec![*owner]));
                     before
                         .into_iter()
-                        .for_each(|(of, same)| groups.entry(of).or_default().extend(same));
+                        .for_each(|(of, same)| groups.or_default(of).extend(same));
                 }
             }
         }
         run.into_iter()
-            .for_each(|(of, same)| groups.entry(of).or_default().extend(same));
+            .for_each(|(of, same)| groups.or_default(of).extend(same));
         let mut groups: Vec<(Group, Vec<OwnerId>)> = groups.into_iter().collect();
         if groups.len() > 1 {
             // The map is in the order of the slots. The slot whose hold ends first is sent first.
@@ -241,16 +242,11 @@ impl Watchdog {
         }
         for ((link, ..), mut group) in groups {
             // If only a part may be sent now, it is the holds with the least time.
-            if group.len() > self.flows.entry(link).or_default().room(cx.config.renewals) {
+            if group.len() > self.flows.or_default(link).room(cx.config.renewals) {
                 group.sort_by_cached_key(|owner| holds.get(owner).map(|hold| hold.deadline()));
             }
             for batch in group.chunks(tuning::RENEWAL_BATCH) {
-                match self
-                    .flows
-                    .entry(link)
-                    .or_default()
-                    .is_open(cx.config.renewals)
-                {
+                match self.flows.or_default(link).is_open(cx.config.renewals) {
                     true => self.send_batch(cx, holds, link, batch),
                     false => self.put_off(cx, holds, link, batch),
                 }
@@ -282,11 +278,8 @@ impl Watchdog {
         // to be answered in time.
         busy.into_iter().for_each(|owner| holds.arm(cx, owner));
         if let Some(first) = first {
-            self.flows
-                .entry(link)
-                .or_default()
-                .ready
-                .push(Reverse((first, waiting)));
+            let flow = self.flows.or_default(link);
+            flow.ready.push(Reverse((first, waiting)));
             self.watch_put_off(cx, link);
         }
     }
@@ -454,7 +447,7 @@ impl Watchdog {
         }
         cx.timers.push_holds(&alarms);
         if !renewals.is_empty() {
-            self.flows.entry(link).or_default().work += renewals.len() + tuning::RENEWAL_CALL_WORK;
+            self.flows.or_default(link).work += renewals.len() + tuning::RENEWAL_CALL_WORK;
             let planned = renewals.len() - looks - shared;
             let work = Renewing {
                 planned,

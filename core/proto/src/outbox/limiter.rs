@@ -9,10 +9,10 @@
 //! limit wait here instead: they cost the server nothing, and can be given up with the certainty
 //! that they were not executed.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::calls::OutgoingCall;
+use crate::maps::SortedMap;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::Op;
@@ -35,7 +35,7 @@ pub struct ConcurrencyLimiter {
 
 /// Calls by the moment at which they are given up, soonest first: calls with short leases have the
 /// least time.
-type Queue = BTreeMap<(Moment, u64), Queued>;
+type Queue = SortedMap<(Moment, u64), Queued>;
 
 #[derive(Debug)]
 struct Queued {
@@ -50,7 +50,7 @@ impl ConcurrencyLimiter {
 
     /// Starts with the limit `size`, which never falls below `least`.
     pub fn of_size(size: usize, least: usize) -> Self {
-        let (first, others) = (Queue::new(), Queue::new());
+        let (first, others) = (Queue::default(), Queue::default());
         ConcurrencyLimiter {
             size,
             least,
@@ -100,11 +100,8 @@ impl ConcurrencyLimiter {
     /// The next call that has waited too long.
     pub fn overdue(&mut self, now: Moment) -> Option<OutgoingCall> {
         let queues = [&mut self.first, &mut self.others];
-        let is_due = |queue: &&mut Queue| {
-            queue
-                .first_key_value()
-                .is_some_and(|((until, _), _)| *until <= now)
-        };
+        let is_due =
+            |queue: &&mut Queue| queue.first().is_some_and(|((until, _), _)| *until <= now);
         let (_, queued) = queues.into_iter().find(is_due)?.pop_first()?;
         Some(queued.sending)
     }
@@ -113,7 +110,7 @@ impl ConcurrencyLimiter {
     pub fn next_wake(&self) -> Option<Moment> {
         [&self.first, &self.others]
             .into_iter()
-            .filter_map(|queue| Some(queue.first_key_value()?.0.0))
+            .filter_map(|queue| Some(queue.first()?.0.0))
             .min()
     }
 

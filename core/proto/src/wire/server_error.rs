@@ -194,7 +194,9 @@ fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
         let said = inner(text).unwrap_or(text);
         let said = said.strip_prefix("ERR ").unwrap_or(said);
         // Old servers quote with a backtick, and each writes commands as it likes.
-        let said = without_arguments(said).replace('`', "'").to_lowercase();
+        let said = without_arguments(said)
+            .replace('`', "'")
+            .to_ascii_lowercase();
         if let Some((_, kind, remedy)) = MISFITS.iter().find(|(words, ..)| said.starts_with(words))
         {
             return (*kind, false, remedy);

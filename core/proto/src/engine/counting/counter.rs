@@ -1,12 +1,13 @@
 //! The state of a counter, and its next command.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::context::{Context, CounterKey};
 use crate::engine::interface::RequestId;
 use crate::error::Error;
+use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Change, Counter, Op, OwnerId};
@@ -66,7 +67,7 @@ pub(super) struct State {
     /// still have callers that were answered.
     pub(super) tries: Vec<RequestId>,
     /// The waiters that came after the command was made. Its answer says nothing to them.
-    pub(super) joined: BTreeSet<RequestId>,
+    pub(super) joined: SortedSet<RequestId>,
     /// The last passing error of the server. A successful command clears it.
     pub(super) refused: Option<Error>,
     /// The number of waiters served by permits of this client since a permit was last free for other
@@ -113,8 +114,8 @@ impl Wish {
     }
 
     /// Whether its caller is one of these.
-    pub(super) fn is_of(&self, callers: &BTreeSet<RequestId>) -> bool {
-        self.request.is_some_and(|id| callers.contains(&id))
+    pub(super) fn is_of(&self, callers: &SortedSet<RequestId>) -> bool {
+        self.request.is_some_and(|id| callers.contains_key(&id))
     }
 
     pub(super) fn without_caller(self) -> Self {
@@ -194,7 +195,7 @@ impl State {
             .then_some(&self.waiters)
             .into_iter()
             .flatten();
-        let lookers = lookers.filter(|id| !self.joined.contains(id)).copied();
+        let lookers = lookers.filter(|id| !self.joined.contains_key(id)).copied();
         wishes.chain(takers).chain(lookers)
     }
 
@@ -202,7 +203,7 @@ impl State {
     pub(super) fn is_sent(&self, id: RequestId, want: Want) -> bool {
         let command = self.command.as_ref();
         command.is_some_and(|command| match want {
-            Want::Open(_) => command.in_flight && command.reads() && !self.joined.contains(&id),
+            Want::Open(_) => command.in_flight && command.reads() && !self.joined.contains_key(&id),
             _ => self.callers_of(command).any(|caller| caller == id),
         })
     }
@@ -273,7 +274,7 @@ impl State {
     pub(super) fn next_command(
         &mut self,
         key: &CounterKey,
-        callers: &BTreeMap<RequestId, Caller>,
+        callers: &SortedMap<RequestId, Caller>,
         writer: OwnerId,
         sequence: &mut u64,
     ) -> Option<Command> {
@@ -328,14 +329,14 @@ impl State {
     }
 
     /// The first waiter for permits, and how many it wants.
-    pub(super) fn first(&self, callers: &BTreeMap<RequestId, Caller>) -> Option<(RequestId, u32)> {
+    pub(super) fn first(&self, callers: &SortedMap<RequestId, Caller>) -> Option<(RequestId, u32)> {
         self.wanted(callers).next()
     }
 
     /// The permits that the first waiters want.
     fn wanted(
         &self,
-        callers: &BTreeMap<RequestId, Caller>,
+        callers: &SortedMap<RequestId, Caller>,
     ) -> impl Iterator<Item = (RequestId, u32)> {
         let permits = |id: &RequestId| match callers.get(id)?.want {
             Want::Permits(permits, _) => Some((*id, permits)),

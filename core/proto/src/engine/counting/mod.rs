@@ -8,7 +8,7 @@
 
 mod counter;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use super::links::Which;
 use super::timers::Timer;
 use crate::error::{Error, ErrorKind};
 use crate::event::Level as EventLevel;
+use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Change, Counter, Name, Op, Reply};
@@ -31,12 +32,12 @@ use counter::{Caller, Command, State, Want, Wish};
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     // Ordered, so that the same inputs give the same outputs.
-    counters: BTreeMap<CounterKey, State>,
-    callers: BTreeMap<RequestId, Caller>,
+    counters: SortedMap<CounterKey, State>,
+    callers: SortedMap<RequestId, Caller>,
     /// How many of the callers wait for permits or for an open latch.
     waiting: usize,
     /// When each counter needs attention.
-    alarms: BTreeSet<(Moment, CounterKey)>,
+    alarms: SortedSet<(Moment, CounterKey)>,
     /// The sequence number that was drawn last.
     sequence: u64,
     /// How many channels are wanted.
@@ -231,13 +232,15 @@ impl Counting {
             if let Some(before) = std::mem::replace(&mut state.alarm, due) {
                 self.alarms.remove(&(before, key.clone()));
             }
-            self.alarms.extend(due.map(|at| (at, key.clone())));
+            if let Some(at) = due {
+                self.alarms.insert((at, key.clone()), ());
+            }
         }
         if state.is_unused() {
             self.counters.remove(key);
         }
         match self.alarms.first() {
-            Some((at, _)) => cx.timers.arm(Timer::Counters, *at),
+            Some(((at, _), ())) => cx.timers.arm(Timer::Counters, *at),
             None => cx.timers.disarm(Timer::Counters),
         }
     }
@@ -278,7 +281,7 @@ impl Counting {
         if let Some(down) = error {
             return cx.fail(id, down.on(&key.1));
         }
-        let state = self.counters.entry(key.clone()).or_default();
+        let state = self.counters.or_default(key.clone());
         if want.once() && key.0 == Counter::Semaphore && state.asleep {
             let text = "other callers of this client wait for permits, and go first";
             let error = Error::new(ErrorKind::Timeout, text);
@@ -286,7 +289,7 @@ impl Counting {
         }
         state.waiters.push_back(id);
         if state.command.is_some() {
-            state.joined.insert(id);
+            state.joined.insert(id, ());
         }
         if want.once() {
             state.tries.push(id);
@@ -313,7 +316,7 @@ impl Counting {
     }
 
     fn add_wish(&mut self, key: &CounterKey, wish: Wish) {
-        let state = self.counters.entry(key.clone()).or_default();
+        let state = self.counters.or_default(key.clone());
         state.wishes.push_back(wish);
         self.ready.push_back(key.clone());
     }
@@ -362,9 +365,9 @@ impl Counting {
     }
 
     pub(super) fn counters_due(&mut self, cx: &mut Context) {
-        while let Some((at, key)) = self.alarms.pop_first() {
+        while let Some(((at, key), ())) = self.alarms.pop_first() {
             if at > cx.now {
-                self.alarms.insert((at, key));
+                self.alarms.insert((at, key), ());
                 break;
             }
             if let Some(state) = self.counters.get_mut(&key) {
@@ -666,7 +669,7 @@ impl Counting {
         command: &Command,
         error: &Error,
     ) {
-        for id in self.callers_of(key, command) {
+        for (id, ()) in self.callers_of(key, command) {
             let want = self.callers.get(&id).map(|caller| caller.want);
             let hasty = |want: Want| want.once() || want == Want::Change { kept: false };
             if want.is_some_and(hasty) {
@@ -676,7 +679,7 @@ impl Counting {
     }
 
     /// The callers of a command that are still there.
-    fn callers_of(&self, key: &CounterKey, command: &Command) -> BTreeSet<RequestId> {
+    fn callers_of(&self, key: &CounterKey, command: &Command) -> SortedSet<RequestId> {
         let state = self.counters.get(key);
         let callers = state.map(|state| state.callers_of(command));
         let callers = callers.into_iter().flatten();
@@ -688,7 +691,7 @@ impl Counting {
     fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
         let is_final = matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Internal);
         let told = self.callers_of(key, &command);
-        for &id in &told {
+        for &id in told.keys() {
             let want = self.callers.get(&id).map(|caller| caller.want);
             let kept = !is_final && want == Some(Want::Change { kept: true });
             self.give_up(cx, id, goes_on(error.clone(), key.0, kept));
@@ -720,11 +723,15 @@ impl Counting {
         for wish in command.wishes.iter().filter(|wish| !wish.is_of(&told)) {
             lose(cx, key, wish, &error);
         }
-        for (_, permits) in command.waiters.iter().filter(|(id, _)| !told.contains(id)) {
+        for (_, permits) in command
+            .waiters
+            .iter()
+            .filter(|(id, _)| !told.contains_key(id))
+        {
             let text = format!("permits that may have been taken: {permits}: {error:#}");
             cx.event("permits_lost", EventLevel::Warn, &key.1, text);
         }
-        for id in told {
+        for (id, ()) in told {
             self.give_up(cx, id, error.clone());
         }
         if let Some(state) = self.counters.get_mut(key) {
@@ -831,7 +838,7 @@ impl Counting {
             return self.refuse_tries(cx, key);
         }
         let (waiters, joined) = (&state.waiters, &state.joined);
-        let there = waiters.iter().filter(|id| !joined.contains(id));
+        let there = waiters.iter().filter(|id| !joined.contains_key(id));
         for id in there.copied().collect::<Vec<_>>() {
             self.complete(cx, id, Done::Open);
         }
@@ -843,7 +850,8 @@ impl Counting {
             return;
         };
         let tries = std::mem::take(&mut state.tries);
-        let joined = |id: &RequestId| state.joined.contains(id) && self.callers.contains_key(id);
+        let joined =
+            |id: &RequestId| state.joined.contains_key(id) && self.callers.contains_key(id);
         let (later, refused): (Vec<_>, Vec<_>) = tries.into_iter().partition(joined);
         state.tries = later;
         for id in refused {

@@ -1,7 +1,6 @@
 //! First acquisitions. Each name has a queue, first come, first served. Only its head talks to
 //! Redis.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use crate::engine::{Engine, timing};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
 use crate::key::OwnerKey;
+use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Form, Kind, Name, Op, OwnerId, Reply, Topic};
@@ -742,7 +742,7 @@ impl Engine {
             return;
         };
         let ids: Vec<RequestId> = queue.waiters.iter().skip(1).copied().collect();
-        let mut told = BTreeSet::new();
+        let mut told = SortedSet::default();
         // As for the head (`try_refused`): the holder may be this client.
         let left = error.kind() == ErrorKind::Timeout && is_being_left(self.view(), name);
         for id in ids {
@@ -753,13 +753,13 @@ impl Engine {
             if left && std::mem::replace(&mut waiter.failures, 1) == 0 {
                 continue;
             }
-            told.insert(id);
+            told.insert(id, ());
             self.names.remove_timed(&mut self.cx, id);
             self.cx.fail(id, error.clone().on(name));
         }
         // All places at once: thousands may have tried.
         if let Some(queue) = self.names.queues.get_mut(name).filter(|_| !told.is_empty()) {
-            queue.waiters.retain(|id| !told.contains(id));
+            queue.waiters.retain(|id| !told.contains_key(id));
         }
     }
 
@@ -1339,7 +1339,7 @@ impl Engine {
 }
 
 /// Whether callers try behind the head of this queue.
-fn has_tries(waiters: &BTreeMap<RequestId, Waiter>, queue: &WaitQueue) -> bool {
+fn has_tries(waiters: &SortedMap<RequestId, Waiter>, queue: &WaitQueue) -> bool {
     let tries = |id: &RequestId| waiters.get(id).is_some_and(Waiter::is_to_be_told);
     queue.has_tries && queue.waiters.iter().skip(1).any(tries)
 }

@@ -807,10 +807,10 @@ impl Engine {
 
     /// Ends the re-entries of a hold that try only once.
     fn fail_entry_tries(&mut self, owner: OwnerId, error: &Error) {
-        self.fail_entries_of(owner, error, Task::once);
+        self.fail_entries_of(owner, error, &Task::once);
     }
 
-    fn fail_entries_of(&mut self, owner: OwnerId, error: &Error, which: impl Fn(&Task) -> bool) {
+    fn fail_entries_of(&mut self, owner: OwnerId, error: &Error, which: &dyn Fn(&Task) -> bool) {
         let Some(hold) = self.holds.get(&owner) else {
             return;
         };
@@ -833,7 +833,7 @@ impl Engine {
         which: Which<'_>,
     ) {
         for owner in self.holds.busy_owners(which) {
-            self.fail_entries_of(owner, error, |task| !only_tries || task.once());
+            self.fail_entries_of(owner, error, &|task| !only_tries || task.once());
         }
     }
 

@@ -133,7 +133,7 @@ impl Engine {
     /// levels that have a guard.
     pub(in crate::engine) fn abandon_all(
         &mut self,
-        keys: impl Fn(OwnerKey) -> bool,
+        keys: &dyn Fn(OwnerKey) -> bool,
         guarded: bool,
     ) {
         let of_keys = self.holds.iter().filter(|(_, hold)| keys(hold.cell.key));

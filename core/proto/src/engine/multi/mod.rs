@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
-use crate::maps::{Map, SmallMap};
+use crate::maps::{Map, SortedMap};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Form, Kind, Name, OwnerId, Side};
@@ -72,14 +72,14 @@ pub fn in_order<L>(mut locks: Vec<L>, of: impl Fn(&L) -> (&Name, Kind)) -> Resul
 /// The multi locks of a client.
 #[derive(Debug, Default)]
 pub(super) struct Multi {
-    attempts: SmallMap<RequestId, Attempt>,
-    commands: SmallMap<RequestId, Command>,
+    attempts: SortedMap<RequestId, Attempt>,
+    commands: SortedMap<RequestId, Command>,
     /// The request of a caller that a request for a part belongs to.
-    asked: SmallMap<RequestId, Asked>,
+    asked: SortedMap<RequestId, Asked>,
     /// The holds, by the owner of their cell. That owner is never in Redis.
-    groups: SmallMap<OwnerId, Group>,
+    groups: SortedMap<OwnerId, Group>,
     /// The holds that a part belongs to.
-    whole: SmallMap<OwnerId, Vec<OwnerId>>,
+    whole: SortedMap<OwnerId, Vec<OwnerId>>,
     /// The holds that a key can release, oldest first.
     of_keys: Map<(Name, OwnerKey), Vec<OwnerId>>,
     /// Holds of keys whose fixed lease has run out, oldest first. Some of them may have ended since.
@@ -1089,7 +1089,7 @@ impl Multi {
     pub(super) fn abandon_all(
         &mut self,
         cx: &mut Context,
-        keys: impl Fn(OwnerKey) -> bool,
+        keys: &dyn Fn(OwnerKey) -> bool,
         guarded: bool,
     ) {
         let of_keys = self.groups.iter();

@@ -3096,8 +3096,8 @@ impl World {
         let Some(most) = payload.mark() else { return };
         let client = &mut self.clients[place];
         let now = client.local(self.time);
-        let mut waiters = client.engine.names.waiters.iter();
-        let waiter = waiters.find(|(_, waiter)| waiter.owner == *owner);
+        let waiters = &client.engine.names.waiters;
+        let waiter = waiters.iter().find(|(_, one)| one.owner == *owner);
         // Its caller may have its answer by now.
         let Some((id, waiter)) = waiter.filter(|_| form.kind == Kind::Read) else {
             return;
