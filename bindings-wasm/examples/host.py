@@ -9,6 +9,7 @@ It connects over plain TCP, or a Unix socket. It has no thread of its own: holds
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import socket
@@ -21,7 +22,7 @@ from typing import Any, cast
 import wasmtime
 
 # The numbers of the interface: bindings-wasm/src/bytes.rs has the same, and a test compares them. Records of the module.
-CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE = range(1, 9)
+CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE, WAKE = range(1, 10)
 # Values of a call that has succeeded.
 NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER, PARTS = range(9)
 # The kinds of values of options.
@@ -157,6 +158,7 @@ class Host:
         self.told: list[tuple[str, int, bytes]] = []  # of connections, to be told after the records
         self.answers: dict[int, Any] = {}
         self.lost: dict[int, str] = {}  # the reasons, by hold
+        self.due = math.inf  # when the module has to be woken
         self.exports["redlatch_spelling"](self.store, 0)
         tables = json.loads(self.records("redlatch_tables"))
         self.errors = {row["number"]: row["name"] for row in tables["errors"]}
@@ -200,6 +202,8 @@ class Host:
                     self.answers[about] = answer
             elif kind == LOST:
                 self.lost[about] = self.reasons[records.whole()]
+            elif kind == WAKE:
+                self.due = about
         if isinstance(own, Failed):
             raise own
         return own
@@ -246,7 +250,7 @@ class Host:
         while self.told:
             name, about, given = self.told.pop(0)
             self.call(name, about, now(), given=given)
-        due = (self.get("redlatch_next_wake") - now()) / 1e6
+        due = (self.due - now()) / 1e6
         found = select.select(self.sockets.values(), [], [], 0 if self.told else max(0.0, min(due, seconds)))[
             0
         ]
@@ -263,7 +267,8 @@ class Host:
                 self.call("redlatch_received", about, now(), given=received)
             else:
                 self.gone(about, "the server has closed it")
-        if self.get("redlatch_next_wake") <= now():
+        if self.due <= now():
+            self.due = math.inf
             self.call("redlatch_wake", now())
 
     # ---- what a program asks for ----

@@ -202,15 +202,6 @@ pub extern "C" fn redlatch_count(hold: f64) -> u32 {
     HOST.with_borrow(|host| host.module.count(hold as Id))
 }
 
-/// When `redlatch_wake` has to be called, if nothing else happens; infinity for never.
-#[unsafe(no_mangle)]
-pub extern "C" fn redlatch_next_wake() -> f64 {
-    HOST.with_borrow(|host| {
-        let next = host.module.next_wake();
-        next.map_or(f64::INFINITY, |at| at.0 as f64)
-    })
-}
-
 /// The tables of errors, lost reasons and options, as JSON; returns their length.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_tables() -> u32 {

@@ -157,6 +157,8 @@ numbers! {
         EVENTS = 7
         /// A client without handles has ended: it opens no connection any more.
         GONE = 8
+        /// When the module has to be woken at the latest, if that is sooner than was told before.
+        WAKE = 9
     }
 
     /// The kinds of values behind [`record::DONE`].

@@ -9,7 +9,7 @@ use redlatch_proto::engine::{Config, Done, Engine, Input, LevelId, Output, Reque
 use redlatch_proto::error::{Error, Result, Thing};
 use redlatch_proto::event::{Counters, Event, Level, Ring};
 use redlatch_proto::hold::HoldCell;
-use redlatch_proto::maps::Map;
+use redlatch_proto::maps::SortedMap;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::net::{Arrival, ConnId, Io, Manner, Net, Protocol};
 use redlatch_proto::outbox::News;
@@ -67,7 +67,7 @@ pub(crate) struct Running {
     counters: Arc<Counters>,
     pub(crate) ring: Arc<Ring>,
     net: Net,
-    asked: Map<RequestId, Asked>,
+    asked: SortedMap<RequestId, Asked>,
     out: Vec<Output>,
     news: News,
     stopped: bool,
@@ -465,7 +465,7 @@ impl Running {
             counters,
             ring,
             net,
-            asked: Map::default(),
+            asked: SortedMap::default(),
             out: Vec::new(),
             news: News::default(),
             stopped: false,

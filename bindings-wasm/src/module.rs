@@ -13,7 +13,7 @@ use redlatch_proto::error::{Error, ErrorKind, LostReason, Result};
 use redlatch_proto::event::Event;
 use redlatch_proto::hold::{HoldCell, Listener, LossListener};
 use redlatch_proto::key::OwnerKey;
-use redlatch_proto::maps::Map;
+use redlatch_proto::maps::SortedMap;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::net::{Arrival, ConnId, Io, Lost};
 use redlatch_proto::quorum;
@@ -85,14 +85,16 @@ impl Hold {
 
 #[derive(Default)]
 pub(crate) struct Module {
-    clients: Map<Id, Client>,
-    families: Map<Id, Family>,
-    holds: Map<Id, Hold>,
+    clients: SortedMap<Id, Client>,
+    families: SortedMap<Id, Family>,
+    holds: SortedMap<Id, Hold>,
     /// The client of each call without an answer.
-    calls: Map<RequestId, Id>,
+    calls: SortedMap<RequestId, Id>,
     records: Records,
     answers: Vec<Answer>,
     last_conn: ConnId,
+    /// When the host wakes the module, as far as it was told.
+    wakes: Option<Moment>,
     random: u64,
     spelling: Option<Spelling>,
 }
@@ -393,7 +395,7 @@ impl Module {
         let running = client.and_then(|client| client.running.as_ref());
         let events = running.map(|running| running.ring.drain());
         let texts = |event: Event| {
-            let level = format!("{:?}", event.level).to_lowercase();
+            let level = format!("{:?}", event.level).to_ascii_lowercase();
             let lock = event.lock.as_deref().unwrap_or_default().to_owned();
             [event.kind.to_owned(), level, lock, event.text.clone()]
         };
@@ -802,6 +804,7 @@ impl Module {
     }
 
     pub(crate) fn wake(&mut self, now: Moment) {
+        self.wakes = None;
         let due = |client: &Client| client.next_wake().is_some_and(|at| at <= now);
         let due: Vec<Id> = self
             .clients
@@ -817,6 +820,11 @@ impl Module {
     /// Writes what calls have left to be written.
     pub(crate) fn flush(&mut self, now: Moment) {
         self.write(|client, io, answers| client.flush(now, io, answers));
+        let next = self.clients.values().filter_map(Client::next_wake).min();
+        if let Some(at) = next.filter(|at| self.wakes.is_none_or(|told| *at < told)) {
+            self.wakes = Some(at);
+            self.records.byte(record::WAKE).number(at.0 as f64);
+        }
     }
 
     /// Writes all that is left, because the program ends.
@@ -825,7 +833,7 @@ impl Module {
     }
 
     fn write(&mut self, mut write: impl FnMut(&mut Client, &mut dyn Io, &mut Vec<Answer>)) {
-        for (id, client) in &mut self.clients {
+        for (id, client) in self.clients.iter_mut() {
             let mut way = Way {
                 client: *id,
                 records: &mut self.records,
@@ -835,10 +843,6 @@ impl Module {
             write(client, &mut way, &mut self.answers);
         }
         self.sweep();
-    }
-
-    pub(crate) fn next_wake(&self) -> Option<Moment> {
-        self.clients.values().filter_map(Client::next_wake).min()
     }
 
     /// The tables of errors, lost reasons and options, as JSON.
@@ -866,7 +870,7 @@ impl Module {
                 ("spelled", &quoted(&self.spells().of(info.name))),
                 (
                     "scope",
-                    &quoted(&format!("{:?}", info.scope).to_lowercase()),
+                    &quoted(&format!("{:?}", info.scope).to_ascii_lowercase()),
                 ),
                 ("type", &quoted(&format!("{:?}", info.r#type))),
             ])

@@ -52,6 +52,7 @@ struct Host {
     answers: HashMap<u64, Answer>,
     lost: Vec<(u64, u32)>,
     gone: Vec<u64>,
+    due: Option<u64>,
 }
 
 /// Reads records.
@@ -181,6 +182,7 @@ impl Host {
             6 => self.lost.push((number, records.number() as u32)),
             7 => {}
             8 => self.gone.push(number),
+            9 => self.due = Some(number),
             other => panic!("a record {other}"),
         }
     }
@@ -226,7 +228,7 @@ impl Host {
                 }
             }
         }
-        if redlatch_next_wake() <= now() {
+        if self.due.take_if(|due| *due as f64 <= now()).is_some() {
             self.call(Arguments::default(), || redlatch_wake(now()));
         }
     }

@@ -91,19 +91,28 @@ class Arguments {
   }
 }
 
-// Records of one call.
+// Records of one call. One of these reads them all: the memory is looked at anew only where it has grown.
 class Records {
+  #memory
   #bytes
   #view
   #at = 0
+  #end = 0
 
-  constructor(memory, at, length) {
-    this.#bytes = new Uint8Array(memory.buffer, at, length)
-    this.#view = new DataView(memory.buffer, at, length)
+  // Begins to read the records of another call.
+  read({ buffer }, at, length) {
+    if (buffer !== this.#memory) {
+      this.#memory = buffer
+      this.#bytes = new Uint8Array(buffer)
+      this.#view = new DataView(buffer)
+    }
+    this.#at = at
+    this.#end = at + length
+    return this
   }
 
   get more() {
-    return this.#at < this.#bytes.length
+    return this.#at < this.#end
   }
 
   byte() {

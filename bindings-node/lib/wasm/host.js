@@ -7,7 +7,7 @@ const { Arguments, Records, decoder } = require('./bytes.js')
 const { connectByHttp } = require('./http.js')
 
 // The numbers of the interface: bindings-wasm/src/bytes.rs has the same, and a test compares them. Records of the module.
-const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
+const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE, WAKE] = [1, 2, 3, 4, 5, 6, 7, 8, 9]
 // Values of a call that has succeeded.
 const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER, PARTS] = [0, 1, 2, 3, 4, 5, 6, 7, 8]
 // Changes of a plain semaphore or a latch.
@@ -49,10 +49,11 @@ class Instance {
   #platform
   #part
   #given = new Arguments()
+  #records = new Records()
   #sockets = new Map() // by the number of the connection
   #openers = new Map() // by the number of the client: what opens its streams
   #timer
-  #timerAt = Infinity
+  #timerAt
   #flushing = false
   #failure // once it has trapped
   isHere // tells whether its sockets and timers may be used now
@@ -94,7 +95,7 @@ class Instance {
     try {
       if (this.#given.length > 0) this.#given.moveTo(memory, this.#exports.redlatch_input(this.#given.length))
       const length = this.#exports[name](...numbers)
-      return length === 0 ? undefined : this.#read(new Records(memory, this.#exports.redlatch_output(), length))
+      return length === 0 ? undefined : this.#read(this.#records.read(memory, this.#exports.redlatch_output(), length))
     } catch (error) {
       return this.#die(error)
     }
@@ -161,6 +162,9 @@ class Instance {
           this.#platform.forgetTls(id)
           this.#openers.delete(id)
           break
+        case WAKE:
+          this.#wakeAt(id)
+          break
       }
     }
     return own
@@ -172,20 +176,17 @@ class Instance {
         if (!this.#sockets.has(conn)) return
         this.given.whole(this.#platform.random())
         this.call('redlatch_opened', conn, this.now())
-        this.settle()
       },
       received: (bytes) => {
         if (!this.#sockets.has(conn)) return
         this.given.raw(bytes)
         this.call('redlatch_received', conn, this.now())
-        this.settle()
       },
       // `fault`: what is wrong with TLS, as a number; 255 for anything else.
       closed: (text, fault = 255) => {
         if (!this.#sockets.delete(conn)) return
         this.given.byte(fault).text(text)
         this.call('redlatch_closed', conn, this.now())
-        this.settle()
       },
     }
     this.#sockets.set(conn, this.#begin(place, heard))
@@ -213,13 +214,10 @@ class Instance {
   flush() {
     this.#flushing = false
     this.call('redlatch_flush', this.now())
-    this.settle()
   }
 
   // Sets the timer for what comes next. One that fires too early does no harm.
-  settle() {
-    const at = this.ask('redlatch_next_wake', Infinity)
-    if (at >= this.#timerAt || this.isDead) return
+  #wakeAt(at) {
     this.#timer?.clear()
     this.#timerAt = at
     const wait = Math.max(0, Math.ceil((at - this.now()) / 1000))
@@ -235,9 +233,8 @@ class Instance {
   }
 
   #wake() {
-    this.#timerAt = Infinity
+    this.#timer = undefined
     this.call('redlatch_wake', this.now())
-    this.settle()
   }
 
   // Whether sockets and timer keep the program alive.
