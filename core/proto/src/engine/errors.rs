@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::interface::Request;
 use crate::error::{Error, ErrorKind, LostReason};
-use crate::wire::{Counter, Name};
+use crate::wire::{Counter, Inspection, Kind, Name};
 
 /// A try waited in vain for an earlier attempt with the same token.
 pub(super) fn token_busy() -> Error {
@@ -173,4 +174,42 @@ pub(super) fn goes_on(error: Error, counter: Counter, kept: bool) -> Error {
 pub(super) fn counter_unknown() -> Error {
     let text = "the server did not answer for minutes, so nobody knows whether the change was made; look at the number";
     Error::new(ErrorKind::Unavailable, text)
+}
+
+/// Why the primitive of this request does not do it.
+pub(super) fn refused(request: &Request) -> Option<Error> {
+    match request {
+        Request::Force { kind, name } | Request::Inspect { kind, name, .. }
+            if kind.is_several() =>
+        {
+            Some(Error::invalid(kind.has_no_key()).on(name))
+        }
+        Request::Acquire { name, terms, .. } if terms.kind.is_several() => {
+            let text = match terms.kind {
+                Kind::Quorum => {
+                    "the lock of a quorum is not entered again by its hold; acquire it once more with the same key"
+                }
+                _ => {
+                    "a multi lock is not entered again by its hold; acquire it once more with the same key"
+                }
+            };
+            Some(Error::invalid(text).on(name))
+        }
+        Request::Inspect { name, kind, what }
+            if *what == Inspection::Waiters && !kind.facts().queues =>
+        {
+            let text = if kind.takes_permits() {
+                "Redis keeps a queue of a semaphore in fair mode only; give it the option fair"
+                    .to_owned()
+            } else {
+                format!(
+                    "Redis keeps no queue of a lock of the kind {}; give it the kind fair",
+                    kind.name()
+                )
+            };
+            let error = Error::new(ErrorKind::InvalidArgument, text);
+            Some(error.on(name).during("waiters"))
+        }
+        _ => None,
+    }
 }

@@ -264,6 +264,26 @@ impl Hold {
         self.plan_renewal(sent);
     }
 
+    /// The server has the count of the levels that are left, by a call for `ttl` that was sent at
+    /// `sent`.
+    pub(super) fn lowered(&mut self, sent: Moment, ttl: Duration) {
+        let planned = self.renewal.due.get();
+        self.renewed_at(sent, ttl);
+        // As in `shrink`.
+        if self.cell.kind.is_shared() {
+            self.renew_by(planned);
+        }
+    }
+
+    /// The server has extended a level by a call for `ttl` that was sent at `sent`.
+    pub(super) fn extended(&mut self, level: Option<LevelId>, sent: Moment, ttl: Duration) {
+        if let Some(at) = self.position(level) {
+            let level = &mut self.levels[at];
+            level.end = level.end.max(sent.after(timing::trusted(ttl)));
+        }
+        self.refresh_deadline();
+    }
+
     /// A level was taken out, and the release that reports it is about to be sent. The server may
     /// run it at once and the answer may be lost, so the time of the remaining levels counts from
     /// now.

@@ -57,11 +57,12 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::names::reader_of;
-use crate::wire::{Form, Inspection, Kind, Name, Op, OwnerId, Release, Reply, Topic, first_owner};
+use crate::wire::{Form, Kind, Name, Op, OwnerId, Release, Reply, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Answer, Call, Context, Purpose};
 use counting::Counting;
+use errors::refused;
 use expired::Expired;
 use hold::Phase;
 use holds::Holds;
@@ -312,25 +313,11 @@ impl Engine {
         if let Some((name, error)) = request.shares_keys() {
             return self.cx.fail(id, request.named(error.on(name)));
         }
+        if let Some(error) = refused(&request) {
+            return self.cx.fail(id, error);
+        }
         match request {
             Request::Connect => self.ask(id, None),
-            Request::Force { kind, name } | Request::Inspect { kind, name, .. }
-                if kind.is_several() =>
-            {
-                let error = Error::invalid(kind.has_no_key());
-                self.cx.fail(id, error.on(&name));
-            }
-            Request::Acquire { name, terms, .. } if terms.kind.is_several() => {
-                let text = match terms.kind {
-                    Kind::Quorum => {
-                        "the lock of a quorum is not entered again by its hold; acquire it once more with the same key"
-                    }
-                    _ => {
-                        "a multi lock is not entered again by its hold; acquire it once more with the same key"
-                    }
-                };
-                self.cx.fail(id, Error::invalid(text).on(&name));
-            }
             Request::Acquire {
                 name,
                 key,
@@ -384,21 +371,6 @@ impl Engine {
                 token,
             } => self.adopt(id, name, key, terms, token),
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
-            Request::Inspect { name, kind, what }
-                if what == Inspection::Waiters && !kind.facts().queues =>
-            {
-                let text = if kind.takes_permits() {
-                    "Redis keeps a queue of a semaphore in fair mode only; give it the option fair"
-                        .to_owned()
-                } else {
-                    format!(
-                        "Redis keeps no queue of a lock of the kind {}; give it the kind fair",
-                        kind.name()
-                    )
-                };
-                let error = Error::new(ErrorKind::InvalidArgument, text);
-                self.cx.fail(id, error.on(&name).during("waiters"));
-            }
             Request::Inspect { name, kind, what } => {
                 self.ask(id, Some(Op::Inspect { name, kind, what }));
             }

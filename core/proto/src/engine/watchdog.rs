@@ -476,8 +476,9 @@ impl Watchdog {
         cx: &mut Context,
         holds: &mut Holds,
         asked: &[(OwnerId, Duration)],
-        Answer { sent, outcome }: Answer,
+        answer: Answer,
     ) -> Renewed {
+        let Answer { sent, outcome } = answer;
         let refused = matches!(outcome, CallOutcome::Refused { passing: true, .. });
         if refused && asked.len() > 1 && cx.links.routes.is_split() {
             self.renew_one_by_one(cx, holds, asked);
@@ -572,14 +573,14 @@ impl Watchdog {
         cx: &mut Context,
         holds: &mut Holds,
         owner: OwnerId,
-        Kept { sent, ttl }: Kept,
+        kept: Kept,
     ) -> Option<OwnerId> {
         let hold = holds.held(owner)?;
         hold.renewal.in_flight = false;
         hold.renewal.failing = false;
         hold.renewal.silent = false;
         hold.renewal.in_doubt = false;
-        hold.renewed_at(sent, ttl);
+        hold.renewed_at(kept.sent, kept.ttl);
         cx.counters.renewed.add(1);
         hold.stale = false;
         let (again, invalidated) = (hold.renewal.again, hold.renewal.invalidated);
@@ -600,7 +601,7 @@ impl Watchdog {
         cx: &mut Context,
         holds: &mut Holds,
         owner: OwnerId,
-        Failure { silent, done }: Failure,
+        failure: Failure,
     ) -> Option<OwnerId> {
         let pause = cx.jitter.retry();
         let hold = holds.held(owner)?;
@@ -614,8 +615,8 @@ impl Watchdog {
         hold.renewal.invalidated = false;
         hold.look = false;
         hold.renewal.due = Some(retry).into();
-        hold.renewal.silent = silent;
-        hold.renewal.in_doubt |= done;
+        hold.renewal.silent = failure.silent;
+        hold.renewal.in_doubt |= failure.done;
         if !std::mem::replace(&mut hold.renewal.failing, true) {
             let (name, left) = (hold.cell.name.clone(), cx.now.until(hold.deadline()));
             let text = format!("not renewed, trying again; trusted for another {left:?}");

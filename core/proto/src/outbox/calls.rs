@@ -342,7 +342,7 @@ impl Outbox {
     /// server is no primary.
     pub fn replied(&mut self, now: Moment, value: Value, news: &mut News) -> bool {
         self.heard(now);
-        let Some(mut command) = self.commands.pop_front() else {
+        let Some(command) = self.commands.pop_front() else {
             return false;
         };
         self.fetched = self.fetched.saturating_sub(1);
@@ -362,39 +362,14 @@ impl Outbox {
             return false;
         };
         if error.code() == "NOSCRIPT" && !command.full {
-            if now < command.deadline() {
-                command.full = true;
-                self.push(command);
-            } else if !command.told {
-                command
-                    .load
-                    .sendings()
-                    .iter()
-                    .for_each(|sending| tell_undone(sending, news));
-            }
+            self.send_script(now, command, news);
+            return false;
+        }
+        if let Some(to) = self.redirect(&error) {
+            self.redirected(command, to, news);
             return false;
         }
         let deadline = command.deadline();
-        if let Some((to, asking)) = self.redirect(&error) {
-            let from = self.id;
-            match command.load {
-                Payload::Single(sending) => {
-                    let call = (!command.told).then_some((sending, deadline));
-                    news.redirects.push(Redirect {
-                        from,
-                        to,
-                        asking,
-                        call,
-                    });
-                }
-                // Nodes of clusters get no batches. If one did, it has not executed the batch.
-                Payload::Batch(_, sendings) if !command.told => {
-                    self.send_again(sendings, deadline, news)
-                }
-                Payload::Batch(..) => {}
-            }
-            return false;
-        }
         let (refusal, passing) = wire::refusal(error.code(), error.details().unwrap_or_default());
         match command.load {
             // The server has not executed the batch. Perhaps a single lock is the cause, or an ACL
@@ -414,6 +389,40 @@ impl Outbox {
             ),
         }
         is_demoted(&error)
+    }
+
+    /// The server does not know the script: it gets the source.
+    fn send_script(&mut self, now: Moment, mut command: Command, news: &mut News) {
+        if now < command.deadline() {
+            command.full = true;
+            self.push(command);
+        } else if !command.told {
+            let sendings = command.load.sendings();
+            sendings
+                .iter()
+                .for_each(|sending| tell_undone(sending, news));
+        }
+    }
+
+    /// The server sends a command on to another node.
+    fn redirected(&mut self, command: Command, to: (Elsewhere, bool), news: &mut News) {
+        let (deadline, from, (to, asking)) = (command.deadline(), self.id, to);
+        match command.load {
+            Payload::Single(sending) => {
+                let call = (!command.told).then_some((sending, deadline));
+                news.redirects.push(Redirect {
+                    from,
+                    to,
+                    asking,
+                    call,
+                });
+            }
+            // Nodes of clusters get no batches. If one did, it has not executed the batch.
+            Payload::Batch(_, sendings) if !command.told => {
+                self.send_again(sendings, deadline, news)
+            }
+            Payload::Batch(..) => {}
+        }
     }
 
     /// Handles the reply of a script.

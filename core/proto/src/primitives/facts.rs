@@ -49,8 +49,6 @@ pub struct Facts {
     pub reenters: bool,
     /// Whether a caller can choose the value that is stored for it.
     pub takes_tokens: bool,
-    /// Whether its owners have permits of a semaphore.
-    pub takes_permits: bool,
     /// Whether it has keys beside its own that Redisson names by the same rules as those of another
     /// name. The counter of fencing tokens is no such key: it does no harm if two locks share one.
     pub has_more_keys: bool,

@@ -1,5 +1,7 @@
 //! Encodes answers as our scripts give them, for the simulation: the inverse of `decode`.
 
+use std::time::Duration;
+
 use crate::value::Value;
 
 use super::codes::{
@@ -8,12 +10,34 @@ use super::codes::{
 };
 use super::words::whole_ms;
 use super::{
-    Acquire, BatchKey, Fencing, FollowUp, HandOver, Op, Permits, Release, RenewReply, Reply,
+    Acquire, BatchKey, Fencing, FollowUp, HandOver, Op, OwnerId, Payload, Permits, Release,
+    RenewReply, Reply,
 };
+
+/// What tests look at.
+impl Payload {
+    pub fn mark(&self) -> Option<Duration> {
+        match self {
+            Payload::Read { mark, .. } | Payload::Write { mark, .. } => *mark,
+            _ => None,
+        }
+    }
+
+    pub fn under(&self) -> Option<OwnerId> {
+        match self {
+            Payload::Read { under, .. } => *under,
+            _ => None,
+        }
+    }
+
+    pub fn steals(&self) -> bool {
+        matches!(self, Payload::Write { steal: true, .. })
+    }
+}
 
 /// The answer to the script of `op`.
 pub fn encode(op: &Op, server_ms: u64, reply: &Reply) -> Value {
-    let asked = match op.follow_up(std::time::Duration::ZERO) {
+    let asked = match op.follow_up(Duration::ZERO) {
         None => return answer(op, server_ms, reply),
         Some(FollowUp::Clients) => {
             let list = Value::BulkString(Vec::new());
@@ -145,6 +169,6 @@ fn int(number: u64) -> Value {
     Value::Int(number.cast_signed())
 }
 
-fn millis(time: std::time::Duration) -> Value {
+fn millis(time: Duration) -> Value {
     Value::Int(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }

@@ -129,7 +129,7 @@ impl Kind {
 
     /// Whether its owners have permits of a semaphore.
     pub fn takes_permits(self) -> bool {
-        self.facts().takes_permits
+        self.thing() == Thing::Semaphore
     }
 
     /// Whether it is made of several holds, and stands in Redis by those alone.

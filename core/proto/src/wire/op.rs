@@ -160,24 +160,6 @@ impl Payload {
             _ => 0,
         }
     }
-
-    pub fn mark(&self) -> Option<Duration> {
-        match self {
-            Payload::Read { mark, .. } | Payload::Write { mark, .. } => *mark,
-            _ => None,
-        }
-    }
-
-    pub fn under(&self) -> Option<OwnerId> {
-        match self {
-            Payload::Read { under, .. } => *under,
-            _ => None,
-        }
-    }
-
-    pub fn steals(&self) -> bool {
-        matches!(self, Payload::Write { steal: true, .. })
-    }
 }
 
 /// What a waiter of a queue that Redis keeps asks for.

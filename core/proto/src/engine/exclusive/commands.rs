@@ -131,8 +131,8 @@ impl Engine {
         if let Some(id) = task.request {
             self.cx.callers.insert(id, owner);
         }
-        if let Some(to) = self.takes_at_once(owner, &task.wish) {
-            return self.pass_on(owner, to, task);
+        if let Some((to, heard)) = self.takes_at_once(owner, &task.wish) {
+            return self.pass_on(owner, to, heard, task);
         }
         self.add_task(owner, task);
     }
@@ -607,20 +607,15 @@ impl Engine {
                 self.settle_count(owner);
             }
             (HoldOp::Leave(_) | HoldOp::Settle, Reply::Kept) => {
-                let planned = hold.renewal.due.get();
-                hold.renewed_at(sent, ttl);
-                // As in `shrink`.
-                if hold.cell.kind.is_shared() {
-                    hold.renew_by(planned);
-                }
+                hold.lowered(sent, ttl);
                 if matches!(command.task.wish, HoldOp::Leave(_)) {
                     self.left(request);
                 }
                 self.start_next(owner);
             }
             (HoldOp::Leave(_), Reply::Released(heard)) => {
-                if let Some(queue) = self.names.queues.get_mut(&hold.cell.name) {
-                    let permits = hold.cell.form().permits;
+                let (name, permits) = (&hold.cell.name, hold.cell.form().permits);
+                if let Some(queue) = self.names.queues.get_mut(name) {
                     queue.give_turn(self.cx.now, heard, permits, self.cx.config.handovers);
                 }
                 self.freed(owner, request);
@@ -638,11 +633,7 @@ impl Engine {
             (HoldOp::Extend { level, .. }, Reply::Renewed(results))
                 if results == [RenewReply::Kept] =>
             {
-                if let Some(at) = hold.position(*level) {
-                    let level = &mut hold.levels[at];
-                    level.end = level.end.max(sent.after(timing::trusted(ttl)));
-                }
-                hold.refresh_deadline();
+                hold.extended(*level, sent, ttl);
                 self.cx.answer(request, Ok(Done::Extended));
                 self.start_next(owner);
             }

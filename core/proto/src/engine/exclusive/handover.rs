@@ -153,7 +153,8 @@ impl Engine {
     pub(in crate::engine) fn pass_on(
         &mut self,
         owner: OwnerId,
-        (to, heard): (RequestId, Moment),
+        to: RequestId,
+        heard: Moment,
         release: Task,
     ) {
         let refused = self.refused_until(to);
@@ -297,8 +298,9 @@ impl Engine {
         from: OwnerId,
         to: RequestId,
         call: CallId,
-        Answer { sent, outcome }: Answer,
+        answer: Answer,
     ) {
+        let Answer { sent, outcome } = answer;
         if matches!(outcome, CallOutcome::Answered(Reply::Acquired { .. })) {
             // The new holder comes first, since everybody else waits for it.
             self.tried(to, sent, outcome);

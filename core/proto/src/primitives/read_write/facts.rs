@@ -25,7 +25,6 @@ pub const WRITE: Facts = Facts {
     batch: None,
     reenters: true,
     takes_tokens: false,
-    takes_permits: false,
     has_more_keys: true,
     prefix: "",
     lease: identity,

@@ -24,7 +24,6 @@ pub const FACTS: Facts = Facts {
     batch: Some(Shape::Hash),
     reenters: true,
     takes_tokens: false,
-    takes_permits: false,
     has_more_keys: false,
     prefix: "",
     lease: identity,

@@ -27,7 +27,6 @@ pub const FACTS: Facts = Facts {
     batch: None,
     reenters: false,
     takes_tokens: false,
-    takes_permits: true,
     has_more_keys: true,
     prefix: "",
     lease: identity,

@@ -28,7 +28,6 @@ pub const FACTS: Facts = Facts {
     batch: Some(Shape::Plain),
     reenters: false,
     takes_tokens: true,
-    takes_permits: false,
     has_more_keys: false,
     prefix: "",
     lease: identity,
