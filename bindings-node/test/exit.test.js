@@ -21,7 +21,8 @@ const posixTest = (name, body) => test(name, { skip: WINDOWS && 'there are no si
 
 // Runs a program that holds a lock by each of two clients, then does `action`, in which `wait()` waits for another lock.
 // Tells how it ended, and how many of its keys there are then.
-async function endOf(action, { options = '{}', url = context.url, ...rest } = {}) {
+// The server has longer than by default, because the machine may be busy.
+async function endOf(action, { options = '{ exitLimit: 10_000 }', url = context.url, ...rest } = {}) {
   const name = freshName()
   const ended = await run(
     url,

@@ -73,6 +73,9 @@ fn line(server: &Server, arguments: &Acl) -> Result<String, Failure> {
             }
             None => {
                 parts.push(Part::Counter);
+                if kind == "plain-semaphore" {
+                    parts.push(Part::Crowd);
+                }
                 names.as_str().into()
             }
         };

@@ -184,8 +184,8 @@ async fn a_provider_that_is_slow_is_asked_once_and_answers_late() {
             let _ = released.lock().unwrap().recv_timeout(LIMIT);
             Ok(Credentials::new("app", "first"))
         })
-        .option("connect_timeout", OptionValue::Millis(50.0))
-        .option("outage", OptionValue::Millis(50.0))
+        .option("connect_timeout", OptionValue::Millis(500.0))
+        .option("outage", OptionValue::Millis(500.0))
         .option("debug_events", OptionValue::Flag(true))
         .build()
         .unwrap();

@@ -151,7 +151,7 @@ async fn a_dropped_wait_takes_nothing() {
 #[tokio::test]
 async fn the_watchdog_keeps_permits_and_a_fixed_lease_ends_them() {
     let mut world = World::new().await;
-    let options = LockOptions::new().limit(2).watchdog_lease(ms(300));
+    let options = LockOptions::new().limit(2).watchdog_lease(ms(1500));
     let semaphore = world.client.semaphore_with("s", options).unwrap();
     let kept = semaphore.acquire_many(2).await.unwrap();
     let before: f64 = world
@@ -160,7 +160,7 @@ async fn the_watchdog_keeps_permits_and_a_fixed_lease_ends_them() {
         .and_then(|value| redis::from_redis_value_ref(value).ok())
         .expect("a time");
     let later = |world: &mut World| -> u64 {
-        let until = format!("({}", before + 600.0);
+        let until = format!("({}", before + 1000.0);
         world.command(&["ZCOUNT", "{s}:timeout", &until, "+inf"])
     };
     eventually("both are renewed", || later(&mut world) == 2).await;

@@ -14,6 +14,7 @@ use crate::event::Level as EventLevel;
 use crate::event::{Counters, Event};
 use crate::maps::SmallMap;
 use crate::moment::Moment;
+use crate::tuning;
 use crate::wire::{Counter, Name, Op, OwnerId};
 
 /// Why a call was sent, which says how to read its outcome.
@@ -128,6 +129,22 @@ impl Context {
     pub(super) fn next_owner(&mut self) -> OwnerId {
         self.last_owner = self.last_owner.wrapping_add(1);
         self.last_owner
+    }
+
+    /// When a waiter looks again: after `recheck`, or where what it waits for `ends`. In a crowd it looks
+    /// later, for each one `ahead` of it, and soon enough to keep the places there.
+    pub(super) fn next_look(
+        &mut self,
+        recheck: Duration,
+        ends: Option<Duration>,
+        ahead: Option<u32>,
+    ) -> Moment {
+        let recheck = self.jitter.spread(recheck);
+        let pause = ends.map_or(recheck, |ends| recheck.min(ends));
+        let end = self.now.after(pause);
+        let Some(ahead) = ahead else { return end };
+        let end = end.after(self.jitter.in_crowd(ahead));
+        end.min(self.now.after(tuning::CROWD_KEPT / 2))
     }
 
     /// Whether an owner was drawn before the last connection was made. A copy of this process may

@@ -511,6 +511,9 @@ impl Engine {
             }
             self.counting.settle(&mut self.cx, &key);
         }
+        while let Some((name, place)) = self.counting.next_left() {
+            self.give_up_place(name, Some(place));
+        }
     }
 
     // ---- requests that concern no hold ----
@@ -601,7 +604,7 @@ impl Engine {
     /// None of this client's callers waits: its place in the crowd is given up. It has another one when
     /// they come again. Where the lock is free, the next place is told.
     fn leave_crowd(&mut self, name: &Name) {
-        let (owner, next) = (self.cx.next_owner(), self.cx.next_owner());
+        let next = self.cx.next_owner();
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
         };
@@ -611,11 +614,16 @@ impl Engine {
         } else {
             (queue.crowd.ahead, queue.crowd.place) = (None, place.map(|_| next));
         }
+        self.give_up_place(name.clone(), place);
+    }
+
+    fn give_up_place(&mut self, name: Name, place: Option<OwnerId>) {
         let left = Left {
-            name: name.clone(),
-            owner,
+            name,
+            owner: self.cx.next_owner(),
             form: Form::default(),
-            lease: timing::LOOK,
+            // The set may have it for so long.
+            lease: tuning::CROWD_KEPT,
             marked: false,
             place,
         };
@@ -710,7 +718,7 @@ impl Engine {
 
     /// A message on the channel of a name: the lock was released.
     pub(super) fn message(&mut self, name: &Name) {
-        self.counting.wake(name);
+        self.counting.heard(&mut self.cx, name);
         let now = self.cx.now;
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;

@@ -106,6 +106,7 @@ impl WaitQueue {
         other.waiting.attempt = Attempt::Idle;
         other.waiting.refused = None;
         other.waiting.has_places = false;
+        other.waiting.has_readers = false;
         other.waiting.has_tries = false;
         if !other.waiting.channel.wanted {
             other.waiting.crowd = Crowd::NONE;
@@ -271,6 +272,8 @@ pub(super) struct Waiting {
     pub(super) refused: Option<Moment>,
     /// Whether Redis keeps the queue of some of these waiters, or did of waiters that have left.
     pub(super) has_places: bool,
+    /// Whether readers wait, or have waited. They need the channel of the lock.
+    pub(super) has_readers: bool,
     /// Whether callers try behind the head, or did.
     pub(super) has_tries: bool,
 }
@@ -296,6 +299,7 @@ impl Idle for Waiting {
         hints: 0,
         refused: None,
         has_places: false,
+        has_readers: false,
         has_tries: false,
     };
 

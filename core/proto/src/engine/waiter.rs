@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::cleanup::Left;
 use super::interface::Terms;
+use super::names::Waiting;
 use super::timing;
 use super::turn::Turn;
 use crate::error::Error;
@@ -87,6 +88,14 @@ pub(super) enum Ahead {
 }
 
 impl Waiter {
+    /// Whether it waits in a crowd. Others of this client may need the channel of the name.
+    pub(super) fn crowds_in(&self, queue: &Waiting) -> bool {
+        self.form.crowds()
+            && self.terms.writer_preference.is_none()
+            && !queue.has_places
+            && !queue.has_readers
+    }
+
     /// A waiter that has not asked yet, and waits without a deadline.
     pub(super) fn new(
         name: Name,
@@ -263,7 +272,11 @@ impl Waiter {
         match self.form.kind.layout() {
             Layout::Hash | Layout::Plain | Layout::Learning => Payload::Whole(None),
             Layout::Read => Payload::Read { under, mark },
-            Layout::Write => Payload::Write { steal, mark },
+            Layout::Write => Payload::Write {
+                steal,
+                mark,
+                place: None,
+            },
             Layout::Queued => Payload::Queued(seat()),
             Layout::Permits => Payload::Permits(limit, None),
             Layout::QueuedPermits => Payload::QueuedPermits(limit, seat()),

@@ -82,7 +82,7 @@ pub enum Layout {
 }
 
 /// The channels that a name has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Topic {
     /// The channel of locks with one holder.
     #[default]

@@ -189,6 +189,11 @@ impl Draft<'_> {
         self.channel(Topic::Lock, name);
     }
 
+    /// Adds what the channels of the places in a crowd begin with.
+    pub(crate) fn places(&mut self, name: &Name) {
+        self.words.parts(&channel_parts(Topic::Lock, name));
+    }
+
     /// Adds the set of the places in a crowd, and a place. The set is no key of the call: where a user may
     /// not write it, or it has another slot, the call does without it.
     pub(crate) fn crowd(&mut self, name: &Name, place: OwnerId) {

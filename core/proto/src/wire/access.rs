@@ -41,7 +41,7 @@ impl Part {
         match kind.layout() {
             Layout::Hash | Layout::Plain => &[Part::Crowd],
             Layout::Learning => &[Part::Adaptive, Part::Crowd],
-            Layout::Read | Layout::Write => &[Part::ReadWrite],
+            Layout::Read | Layout::Write => &[Part::ReadWrite, Part::Crowd],
             Layout::Permits => &[Part::Semaphore, Part::Crowd],
             Layout::Queued => &[Part::Fair],
             Layout::QueuedPermits => &[Part::Semaphore, Part::FairSemaphore],

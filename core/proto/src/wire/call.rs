@@ -57,7 +57,8 @@ fn draw_up(op: &Op, call: &mut Draft<'_>) -> &'static Script {
             writer,
             sequence,
             change,
-        } => counters::ops::change(name, (*writer, *sequence), change, call),
+            place,
+        } => counters::ops::change(name, (*writer, *sequence), (change, *place), call),
         Op::Read { name } => counters::ops::read(name, call),
     }
 }

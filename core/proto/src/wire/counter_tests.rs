@@ -24,6 +24,7 @@ fn op(sequence: u64, change: Change) -> Op {
         writer: 0,
         sequence,
         change,
+        place: None,
     }
 }
 
@@ -41,7 +42,11 @@ fn read() -> Op {
 }
 
 fn changed(done: i64, left: i64) -> Reply {
-    Reply::Changed { done, left }
+    Reply::Changed {
+        done,
+        left,
+        ahead: None,
+    }
 }
 
 impl Live {
@@ -352,8 +357,76 @@ fn clients_have_markers_of_their_own() {
         writer: 7 << 16,
         sequence: 5,
         change: trade(1, &[]),
+        place: None,
     };
     assert_eq!(live.run(&newer), changed(0, 3));
     assert_eq!(live.run(&op(4, trade(1, &[]))), Reply::Superseded);
     assert_eq!(live.number(), Some(3));
+}
+
+/// A trade of a client with this place in the crowd.
+fn in_crowd(sequence: u64, place: OwnerId, first: bool) -> Op {
+    let mut op = op(sequence, trade(0, &[1]));
+    if let Op::Change { place: own, .. } = &mut op {
+        *own = Some(Place {
+            owner: place,
+            first,
+        });
+    }
+    op
+}
+
+fn parked(left: i64, ahead: Option<u32>) -> Reply {
+    let done = 0;
+    Reply::Changed { done, left, ahead }
+}
+
+/// The answer to a trade that took a permit says nothing of a place.
+fn taken(left: i64) -> Reply {
+    let (done, ahead) = (1, Some(1));
+    Reply::Changed { done, left, ahead }
+}
+
+#[test]
+fn a_trade_in_a_crowd_leaves_what_is_free_to_the_first_place() {
+    let mut live = Live::new();
+    let places =
+        |live: &mut Live| -> Vec<String> { live.cmd("ZRANGE {seats}:redlatch:crowd 0 -1", &[]) };
+    live.run(&op(1, trade(1, &[])));
+    assert_eq!(live.run(&in_crowd(2, 1, false)), taken(0));
+    assert_eq!(live.run(&in_crowd(3, 2, false)), parked(0, Some(0)));
+    // A copy cannot tell of its place.
+    assert_eq!(live.run(&in_crowd(3, 2, false)), parked(0, Some(1)));
+    assert_eq!(live.run(&in_crowd(4, 3, false)), parked(0, Some(1)));
+    live.run(&op(5, trade(1, &[])));
+    assert_eq!(live.run(&in_crowd(6, 3, false)), parked(1, Some(1)));
+    // Nobody listens at the next place, so it is gone.
+    assert_eq!(live.run(&in_crowd(7, 2, false)), taken(0));
+    assert_eq!(places(&mut live).len(), 0);
+    // Its first place was to hear of a permit, and did not come.
+    assert_eq!(live.run(&in_crowd(8, 4, false)), parked(0, Some(0)));
+    live.run(&op(9, trade(1, &[])));
+    assert_eq!(live.run(&in_crowd(10, 5, true)), taken(0));
+    assert_eq!(places(&mut live).len(), 0);
+}
+
+#[test]
+fn what_a_client_in_a_crowd_gives_it_may_take_itself() {
+    let mut live = Live::new();
+    assert_eq!(live.run(&in_crowd(1, 1, false)), parked(0, Some(0)));
+    let mut both = in_crowd(2, 2, false);
+    if let Op::Change { change, .. } = &mut both {
+        *change = trade(1, &[1, 1]);
+    }
+    let (done, left, ahead) = (1, 0, Some(1));
+    assert_eq!(live.run(&both), Reply::Changed { done, left, ahead });
+}
+
+#[test]
+fn a_fault_of_the_crowd_takes_no_permit_of_a_plain_semaphore_away() {
+    let mut live = Live::new();
+    live.cmd::<()>("SET {seats}:redlatch:crowd other", &[]);
+    live.run(&op(1, trade(1, &[])));
+    assert_eq!(live.run(&in_crowd(2, 1, false)), taken(0));
+    assert_eq!(live.run(&in_crowd(3, 1, false)), parked(0, None));
 }

@@ -140,8 +140,8 @@ fn told(op: &Op, code: i64, details: &[Value]) -> Option<Reply> {
             })),
             _ => None,
         },
-        Op::Change { .. } => counters::ops::reply(true, code, details),
-        Op::Read { .. } => counters::ops::reply(false, code, details),
+        Op::Change { place, .. } => counters::ops::reply((true, place.is_some()), code, details),
+        Op::Read { .. } => counters::ops::reply((false, false), code, details),
     }
 }
 

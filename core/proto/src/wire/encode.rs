@@ -122,8 +122,11 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
         (_, Reply::Counted(Permits { available, limit })) => {
             long(COUNTED, vec![Value::Int(*available), Value::Int(*limit)])
         }
-        (_, Reply::Changed { done, left }) => {
-            long(CHANGED, vec![Value::Int(*done), Value::Int(*left)])
+        (_, Reply::Changed { done, left, ahead }) => {
+            let code = if ahead.is_some() { PARKED } else { CHANGED };
+            let ahead = ahead.map(|ahead| Value::Int(ahead.into()));
+            let numbers = [Value::Int(*done), Value::Int(*left)];
+            long(code, numbers.into_iter().chain(ahead).collect())
         }
         (_, Reply::Superseded) => long(SUPERSEDED, vec![]),
         (_, Reply::NotReplicated { .. } | Reply::Untold(_)) => panic!("{op:?} is not for models"),

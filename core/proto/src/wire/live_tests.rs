@@ -919,6 +919,7 @@ fn each_command_that_may_not_publish_counts() {
             writer: 0,
             sequence: 1,
             change: Change::AddPermits(1),
+            place: None,
         };
         assert_eq!(is_told(live.run(&change)), is_missing, "without {missing}");
     }
@@ -1055,6 +1056,7 @@ fn the_deletion_of_a_key_is_told_after_every_script() {
             writer: 0,
             sequence,
             change: change.clone(),
+            place: None,
         });
         assert!(tracked.is_told(), "{change:?}");
     }

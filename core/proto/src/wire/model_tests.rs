@@ -140,22 +140,23 @@ impl Both {
                 let steal = count < 2 && self.random.chance(200);
                 let time = Duration::from_millis(self.random.between(1, 2000));
                 let mark = self.random.chance(500).then_some(time);
+                let place = Place {
+                    owner: self.random.between(10, 12),
+                    first: self.random.chance(300),
+                };
+                let place = (count < 2 && self.random.chance(400)).then_some(place);
                 let payload = match kind {
                     Kind::Read => Payload::Read { under, mark },
-                    Kind::Write if steal => Payload::Write { steal, mark: None },
-                    Kind::Write => Payload::Write { steal, mark },
+                    Kind::Write => Payload::Write {
+                        steal,
+                        mark: mark.filter(|_| !steal),
+                        place: place.filter(|_| !steal && mark.is_none()),
+                    },
                     Kind::Fair => Payload::Queued(Seat {
                         queues,
                         earlier: was.into_iter().collect(),
                     }),
-                    _ => {
-                        let place = Place {
-                            owner: self.random.between(10, 12),
-                            first: self.random.chance(300),
-                        };
-                        let stands = count < 2 && self.random.chance(400);
-                        Payload::Whole(stands.then_some(place))
-                    }
+                    _ => Payload::Whole(place),
                 };
                 Op::Acquire(Acquire {
                     count,
@@ -166,6 +167,7 @@ impl Both {
             }
             4..7 => {
                 let remaining = u32::try_from(self.random.below(3)).unwrap();
+                let unmark = kind == Kind::Write && remaining == 0 && self.random.chance(500);
                 let lesson =
                     (kind.layout() == Layout::Learning && self.random.chance(700)).then(|| {
                         LeaseSample {
@@ -177,8 +179,8 @@ impl Both {
                     remaining,
                     ttl: lease,
                     lesson,
-                    unmark: kind == Kind::Write && remaining == 0 && self.random.chance(500),
-                    place: (kind.facts().wakes_crowd && self.random.chance(400))
+                    unmark,
+                    place: (kind.facts().wakes_crowd && !unmark && self.random.chance(400))
                         .then(|| self.random.between(10, 12)),
                     ..Release::of(name, owner, form)
                 })

@@ -61,6 +61,8 @@ pub enum Op {
         /// Grows with each change of this client.
         sequence: u64,
         change: Change,
+        /// The place in the crowd of a client that takes permits: it is taken if there are not enough.
+        place: Option<Place>,
     },
     /// Read a counter.
     Read { name: Name },
@@ -117,6 +119,8 @@ pub enum Payload {
         steal: bool,
         /// If it is refused, it sets the mark of waiting writers for so long.
         mark: Option<Duration>,
+        /// As of a lock with one holder. Nobody in a crowd sets that mark.
+        place: Option<Place>,
     },
     /// A fair lock.
     Queued(Seat),
@@ -135,14 +139,19 @@ impl Default for Payload {
 impl Payload {
     pub fn place(&self) -> Option<Place> {
         match self {
-            Payload::Whole(place) | Payload::Permits(_, place) => *place,
+            Payload::Whole(place)
+            | Payload::Write { place, .. }
+            | Payload::Permits(_, place) => *place,
             _ => None,
         }
     }
 
     /// Gives it this place, if its primitive has crowds.
     pub fn stand_at(&mut self, at: Option<Place>) {
-        if let Payload::Whole(place) | Payload::Permits(_, place) = self {
+        if let Payload::Whole(place)
+        | Payload::Write { place, .. }
+        | Payload::Permits(_, place) = self
+        {
             *place = at;
         }
     }

@@ -46,7 +46,13 @@ pub enum Reply {
     /// served, whether the counter was set (1 or 0), how many permits were drained, or the count
     /// before it was counted down. `left`: its number then, which is also the answer to
     /// [`Op::Read`](super::Op::Read).
-    Changed { done: i64, left: i64 },
+    Changed {
+        done: i64,
+        left: i64,
+        /// How many places are before the one that was asked for, if the client has it. The answer to a copy
+        /// cannot tell: there may be one.
+        ahead: Option<u32>,
+    },
     /// A later change of this client arrived before this copy. Nothing was done.
     Superseded,
 }

@@ -58,7 +58,11 @@ fn regarding(op: &Op, time: Duration) -> Op {
         let (under, mark) = (payload.under(), Some(time));
         *payload = match form.kind {
             Kind::Read => Payload::Read { under, mark },
-            _ => Payload::Write { steal: false, mark },
+            _ => Payload::Write {
+                steal: false,
+                mark,
+                place: None,
+            },
         };
     }
     op
@@ -77,7 +81,8 @@ fn theft(thief: OwnerId) -> Op {
     let mut op = writer(&acquire(1), thief);
     if let Op::Acquire(Acquire { payload, .. }) = &mut op {
         let (steal, mark) = (true, None);
-        *payload = Payload::Write { steal, mark };
+        let place = None;
+        *payload = Payload::Write { steal, mark, place };
     }
     op
 }

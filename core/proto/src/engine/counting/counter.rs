@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::context::{Context, CounterKey};
+use crate::engine::crowd::Crowd;
 use crate::engine::interface::RequestId;
 use crate::error::Error;
 use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Change, Counter, Op, OwnerId};
+use crate::wire::{Change, Counter, Op, OwnerId, Place, Topic};
 
 /// How long after its first copy without an answer a command is repeated. The marker outlives the
 /// last copy by more than the clocks can differ.
@@ -89,12 +90,20 @@ pub(super) struct State {
     pub(super) hinted: Option<Moment>,
     /// The channel, if it is to be subscribed.
     pub(super) channel: Option<Channel>,
+    /// The crowd in which this client waits for permits.
+    pub(super) crowd: Crowd,
+    /// How many messages its waiters have heard since one of them was served.
+    pub(super) heard: u32,
+    /// Whether the head tries by itself, because no message came.
+    pub(super) unheard: bool,
     /// When the counter needs attention.
     pub(super) alarm: Option<Moment>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Channel {
+    /// Which of the channels of its name it is.
+    pub(super) topic: Topic,
     /// When it is given up, unless somebody waits again.
     pub(super) idle_until: Option<Moment>,
 }
@@ -223,6 +232,51 @@ impl State {
         }
     }
 
+    /// Gives a command its place in the crowd, if it asks for one. Returns whether its client leaves the crowd.
+    pub(super) fn line_up(
+        &mut self,
+        callers: &BTreeMap<RequestId, Caller>,
+        new: impl FnOnce() -> OwnerId,
+    ) -> bool {
+        let Some(command) = self.command.as_mut().filter(|one| !one.waiters.is_empty()) else {
+            return false;
+        };
+        // A wish for several permits would keep those behind it, and a try does not wait.
+        let crowds = |(id, permits): &(RequestId, u32)| {
+            let once = callers.get(id).is_none_or(|caller| caller.want.once());
+            *permits == 1 && !once
+        };
+        let due = std::mem::take(&mut self.unheard);
+        if !command.waiters.iter().all(crowds) {
+            return self.crowd.is_left_behind();
+        }
+        if let Some(Op::Change { place, .. }) = Arc::get_mut(&mut command.op) {
+            let joins = self.crowd.joins(self.heard > 1);
+            *place = self.crowd.next(due, false, joins.then(new));
+            self.crowd.is_told |= place.is_some();
+        }
+        false
+    }
+
+    /// The answer to a command that asked for a place. `served`: all its waiters are.
+    pub(super) fn placed(&mut self, place: Place, ahead: Option<u32>, served: bool) {
+        match served {
+            true => self.crowd.won(self.crowd.place.is_some()),
+            false => self.crowd.lost(place.owner, ahead),
+        }
+    }
+
+    /// The channel on which its waiters hear of permits.
+    pub(super) fn topic(&self, counter: Counter) -> Topic {
+        self.crowd.topic().unwrap_or(counter.topic())
+    }
+
+    /// Whether what this client hears is told to its place in the crowd.
+    pub(super) fn hears_place(&self) -> bool {
+        let topic = self.channel.as_ref().map(|channel| channel.topic);
+        topic.is_some() && topic == self.crowd.topic()
+    }
+
     /// Something may have changed: the head tries.
     pub(super) fn wake(&mut self) {
         self.asleep = false;
@@ -314,6 +368,7 @@ impl State {
                 writer,
                 sequence: *sequence,
                 change,
+                place: None,
             }
         };
         self.joined.clear();

@@ -25,8 +25,8 @@ use crate::event::Level as EventLevel;
 use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Change, Counter, Name, Op, Reply};
-use counter::{Caller, Command, State, Want, Wish};
+use crate::wire::{Change, Counter, Name, Op, OwnerId, Reply};
+use counter::{Caller, Channel, Command, State, Want, Wish};
 
 /// The counters that callers of this client change or wait for, and those callers.
 #[derive(Debug, Default)]
@@ -45,6 +45,8 @@ pub(super) struct Counting {
     closing: bool,
     /// The counters for which something can perhaps be sent.
     ready: VecDeque<CounterKey>,
+    /// The places in crowds that this client gives up.
+    left: Vec<(Name, OwnerId)>,
 }
 
 impl Counting {
@@ -182,7 +184,13 @@ impl Counting {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        let (topic, name) = (key.0.topic(), &key.1);
+        let name = &key.1;
+        if state.waiters.is_empty() && state.crowd.is_left_behind() {
+            let place = state.crowd.place;
+            self.left.extend(place.map(|place| (name.clone(), place)));
+            state.crowd.leave();
+        }
+        let topic = state.topic(key.0);
         state.forgotten = match state.waiters.is_empty() && state.streak > 0 {
             true => state.forgotten.or(Some(cx.now.after(tuning::STREAK_LIFE))),
             false => None,
@@ -197,23 +205,29 @@ impl Counting {
             if let Some(channel) = &mut state.channel {
                 let end = *channel.idle_until.get_or_insert(cx.now.after(linger));
                 if end <= cx.now || self.closing {
-                    state.channel = None;
                     self.channels -= 1;
-                    cx.out.push(Output::Unsubscribe(name.clone(), topic));
+                    let before = channel.topic;
+                    state.channel = None;
+                    cx.out.push(Output::Unsubscribe(name.clone(), before));
                 }
             }
         } else if state.asleep {
-            let recheck = cx.config.recheck;
-            let jitter = &mut cx.jitter;
-            let now = cx.now;
-            state
-                .retry
-                .get_or_insert_with(|| now.after(jitter.spread(recheck)));
-            if state.channel.is_none() {
-                self.channels += 1;
+            let ahead = state.crowd.ahead.filter(|_| state.crowd.is_behind());
+            if state.retry.is_none() {
+                state.retry = Some(cx.next_look(cx.config.recheck, None, ahead));
+            }
+            let before = state.channel.as_ref().map(|channel| channel.topic);
+            if before != Some(topic) {
+                match before {
+                    Some(before) => cx.out.push(Output::Unsubscribe(name.clone(), before)),
+                    None => self.channels += 1,
+                }
                 cx.out.push(Output::Subscribe(name.clone(), topic));
             }
-            state.channel.get_or_insert_default().idle_until = None;
+            state.channel = Some(Channel {
+                topic,
+                idle_until: None,
+            });
         } else {
             state.retry = None;
             if let Some(channel) = &mut state.channel {
@@ -348,6 +362,48 @@ impl Counting {
     /// A counter for which something can perhaps be sent.
     pub(super) fn next_ready(&mut self) -> Option<CounterKey> {
         self.ready.pop_front()
+    }
+
+    /// A message on a channel of this name.
+    pub(super) fn heard(&mut self, cx: &mut Context, name: &Name) {
+        if self.counters.is_empty() {
+            return;
+        }
+        let key = (Counter::Semaphore, name.clone());
+        if let Some(state) = self
+            .counters
+            .get_mut(&key)
+            .filter(|state| !state.waiters.is_empty())
+        {
+            state.heard = state.heard.saturating_add(1);
+            if state.asleep && state.hears_place() {
+                // It is the first now. It tries when it hears the channel of the semaphore.
+                state.crowd.tell();
+                return self.settle(cx, &key);
+            }
+        }
+        self.wake(name);
+    }
+
+    /// The channel of this name cannot be subscribed. Returns whether there is another one: a user may be
+    /// allowed the channel of the semaphore alone.
+    pub(super) fn leave_crowd(&mut self, cx: &mut Context, name: &Name) -> bool {
+        let key = (Counter::Semaphore, name.clone());
+        let state = self.counters.get_mut(&key);
+        let Some(state) = state.filter(|state| state.hears_place()) else {
+            return false;
+        };
+        let place = state.crowd.place.map(|place| (name.clone(), place));
+        self.left.extend(place);
+        state.crowd.deny();
+        self.settle(cx, &key);
+        self.ready.push_back(key);
+        true
+    }
+
+    /// A place in a crowd that is given up.
+    pub(super) fn next_left(&mut self) -> Option<(Name, OwnerId)> {
+        self.left.pop()
     }
 
     /// A message on a channel of this name, or its subscription, which may have missed some.
@@ -487,6 +543,11 @@ impl Counting {
             let (callers, sequence) = (&self.callers, &mut self.sequence);
             let state = self.counters.get_mut(key)?;
             state.command = state.next_command(key, callers, cx.first_owner, sequence);
+            if state.line_up(callers, || cx.next_owner()) {
+                let place = state.crowd.place;
+                self.left.extend(place.map(|place| (key.1.clone(), place)));
+                state.crowd.leave();
+            }
         }
         let state = self.counters.get_mut(key)?;
         let command = state.command.as_mut()?;
@@ -541,7 +602,7 @@ impl Counting {
             return;
         };
         if is_due(state.retry) {
-            (state.retry, state.asleep) = (None, false);
+            (state.retry, state.asleep, state.unheard) = (None, false, true);
         }
         if is_due(state.rest) {
             state.rest = None;
@@ -579,8 +640,15 @@ impl Counting {
         let was_stale = std::mem::take(&mut state.stale);
         state.tries.retain(|id| self.callers.contains_key(id));
         match outcome {
-            CallOutcome::Answered(Reply::Changed { done, left }) => {
+            CallOutcome::Answered(Reply::Changed { done, left, ahead }) => {
                 (state.failures, state.refused) = (0, None);
+                if let Op::Change {
+                    place: Some(place), ..
+                } = *command.op
+                {
+                    let served = usize::try_from(done) == Ok(command.waiters.len());
+                    state.placed(place, ahead, served);
+                }
                 self.changed(cx, key, sent, command, (done, left));
             }
             CallOutcome::Answered(Reply::Foreign(what)) => {
@@ -788,6 +856,9 @@ impl Counting {
             state.streak = 0;
         } else if given > 0 {
             state.streak += served;
+        }
+        if served > 0 {
+            state.heard = 0;
         }
         for (id, permits) in command.waiters.iter().take(served) {
             self.serve(cx, key, *id, *permits);

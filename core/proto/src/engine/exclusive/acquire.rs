@@ -123,6 +123,8 @@ impl Engine {
             (Some(_), _) => waiting.waiters.insert(waiting.waiters.len().min(1), id),
         }
         waiting.has_places |= queues;
+        waiting.has_readers |= form.kind.reads();
+        let has_place = form.kind.reads() && waiting.crowd.ahead.is_some();
         waiting.has_tries |= behind;
         waiting.channel.is_used();
         let limit = self
@@ -146,6 +148,11 @@ impl Engine {
         };
         self.names.waiters.insert(id, waiter);
         self.names.arm_waiter(&mut self.cx, id);
+        if has_place {
+            self.leave_crowd(&name);
+            self.names
+                .want_channel(&mut self.cx, &name, Topic::ReadWrite);
+        }
         if !first {
             self.note_holder(&name);
             if wish.kind == Kind::Read && self.head_stands_back(&name) {
@@ -364,8 +371,7 @@ impl Engine {
         let due = std::mem::take(&mut head.due);
         let mut left = false;
         if self.crowded || queue.turn.has_rivals() {
-            // Waiters with places in a queue need the channel of the name.
-            let crowds = head.form.crowds() && !queue.has_places;
+            let crowds = head.crowds_in(queue);
             left = !crowds && queue.crowd.is_left_behind();
             if let Op::Acquire(op) = &mut op
                 // A try is refused by a holder only, not by those that come first.
@@ -992,8 +998,10 @@ impl Engine {
         // The confirmation of the subscription causes the next try, which closes the gap between
         // this reply and the subscription. The timer below covers a channel that is never
         // confirmed.
-        let crowd = self.names.queues.get(name).map(|queue| &queue.crowd);
-        let crowd = crowd.filter(|_| waiter.form.crowds());
+        let queue = self.names.queues.get(name);
+        let crowds = queue.is_some_and(|queue| waiter.crowds_in(queue));
+        let crowd = queue.map(|queue| &queue.crowd);
+        let crowd = crowd.filter(|_| crowds);
         let ahead = crowd.filter(|crowd| crowd.is_behind());
         let ahead = ahead.and_then(|crowd| crowd.ahead);
         let topic = crowd
@@ -1002,14 +1010,8 @@ impl Engine {
         if !self.names.want_channel(&mut self.cx, name, topic) && again {
             return self.advance(name);
         }
-        let recheck = self.cx.jitter.spread(longest);
-        let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + tuning::EXPIRY_SLACK));
-        let mut end = self.cx.now.after(pause);
-        if let Some(ahead) = ahead {
-            end = end.after(self.cx.jitter.in_crowd(ahead));
-            // A look keeps the places.
-            end = end.min(self.cx.now.after(tuning::CROWD_KEPT / 2));
-        }
+        let ends = ttl.map(|ttl| ttl + tuning::EXPIRY_SLACK);
+        let mut end = self.cx.next_look(longest, ends, ahead);
         if let Some(last) = stands_back.filter(|last| *last > self.cx.now) {
             if self.let_earlier_reader_first(name) {
                 return self.advance(name);
@@ -1273,14 +1275,16 @@ impl Engine {
     /// The channel cannot be subscribed. Waiters still try when the holder's lease ends and at each
     /// recheck.
     pub(in crate::engine) fn unsubscribable(&mut self, name: &Name, error: &Error) {
+        if self.counting.leave_crowd(&mut self.cx, name) {
+            return;
+        }
         let queue = self.names.queues.get_mut(name);
         let in_crowd = queue.filter(|queue| queue.crowd.topic() == Some(queue.channel.topic));
         if let Some(queue) = in_crowd {
             // A user may be allowed the channel of the lock alone.
-            let topic = match queue.crowd.is_told {
-                true => Topic::Semaphore,
-                false => Topic::Lock,
-            };
+            let head = queue.waiters.front();
+            let head = head.and_then(|id| self.names.waiters.get(id));
+            let topic = head.map_or(Topic::Lock, |head| head.form.kind.layout().topic());
             self.leave_crowd(name);
             if let Some(queue) = self.names.queues.get_mut(name) {
                 queue.crowd.deny();

@@ -55,7 +55,8 @@ impl Rig {
     }
 
     fn changed(&mut self, sent: &Sent, done: i64, left: i64) {
-        self.reply(sent, Reply::Changed { done, left });
+        let ahead = None;
+        self.reply(sent, Reply::Changed { done, left, ahead });
     }
 
     fn unanswered(&mut self, sent: &Sent) {

@@ -34,7 +34,7 @@ mod tokens;
 mod turns;
 mod waiting;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,6 +229,8 @@ struct Rig {
     alarms: Vec<(&'static str, String)>,
     /// The names whose channels the engine wants subscribed.
     subscribed: Vec<Name>,
+    /// Which of its channels is subscribed.
+    topics: BTreeMap<Name, Topic>,
     /// The channel that was subscribed last.
     topic: Topic,
     stopped: bool,
@@ -267,6 +269,7 @@ impl Rig {
             events: Vec::new(),
             alarms: Vec::new(),
             subscribed: Vec::new(),
+            topics: BTreeMap::new(),
             topic: Topic::default(),
             stopped: false,
         }
@@ -401,10 +404,12 @@ impl Rig {
                 Output::Subscribe(name, topic) => {
                     self.topic = topic;
                     assert!(!self.subscribed.contains(&name), "subscribed twice: {name}");
+                    self.topics.insert(name.clone(), topic);
                     self.subscribed.push(name);
                 }
                 Output::Unsubscribe(name, _) => {
                     assert!(self.subscribed.contains(&name), "not subscribed: {name}");
+                    self.topics.remove(&name);
                     self.subscribed.retain(|other| *other != name);
                 }
                 Output::Complete { id, result } => {

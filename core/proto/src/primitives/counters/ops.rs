@@ -3,13 +3,15 @@
 use super::change::Change;
 use crate::primitives::ops::Draft;
 use crate::value::Value;
-use crate::wire::codes::{CHANGED, DENIED, SUPERSEDED};
+use crate::wire::codes::{CHANGED, DENIED, PARKED, SUPERSEDED};
 use crate::wire::ids::{Name, OwnerId};
 use crate::wire::names::marker_key;
+use crate::wire::op::Place;
 use crate::wire::reply::Reply;
 use crate::wire::script::{Script, script};
 
 static TRADE: &Script = script!("counter_trade" Permits);
+static TRADE_IN_CROWD: &Script = script!("counter_trade" Permits crowd);
 static SET: &Script = script!("counter_set" Permits);
 static COUNT_DOWN: &Script = script!("counter_down" Permits);
 static READ: &Script = script!("counter_read" Permits);
@@ -18,7 +20,7 @@ static READ: &Script = script!("counter_read" Permits);
 pub(crate) fn change(
     name: &Name,
     (writer, sequence): (OwnerId, u64),
-    change: &Change,
+    (change, place): (&Change, Option<Place>),
     call: &mut Draft<'_>,
 ) -> &'static Script {
     call.key(name);
@@ -30,7 +32,11 @@ pub(crate) fn change(
         Change::Trade { given, wanted } => {
             call.number(u64::from(*given));
             wanted.iter().for_each(|each| call.number(u64::from(*each)));
-            return TRADE;
+            let Some(place) = place else {
+                return TRADE;
+            };
+            call.place(name, place);
+            return TRADE_IN_CROWD;
         }
         Change::CountDown(by) => {
             call.number(u64::from(*by));
@@ -51,21 +57,31 @@ pub(crate) fn read(name: &Name, call: &mut Draft<'_>) -> &'static Script {
     READ
 }
 
-/// The answer to a change, or to a look at a counter.
-pub(crate) fn reply(changes: bool, code: i64, details: &[Value]) -> Option<Reply> {
+/// The answer to a change, or to a look at a counter. `place`: it was asked for a place.
+pub(crate) fn reply(
+    (changes, place): (bool, bool),
+    code: i64,
+    details: &[Value],
+) -> Option<Reply> {
+    // Without a word about its place, a client may have it.
+    let ahead = place.then_some(1);
     match (code, details) {
-        (CHANGED, [done, left]) => changed(done, left),
+        (CHANGED, [done, left]) => changed(done, left, ahead),
         (CHANGED, [done, left, Value::Int(DENIED)]) if changes => {
-            Some(Reply::Untold(changed(done, left)?.into()))
+            Some(Reply::Untold(changed(done, left, ahead)?.into()))
+        }
+        (PARKED, [done, left, ahead]) if place => {
+            changed(done, left, u32::try_from(ahead.int()?).ok())
         }
         (SUPERSEDED, []) if changes => Some(Reply::Superseded),
         _ => None,
     }
 }
 
-fn changed(done: &Value, left: &Value) -> Option<Reply> {
+fn changed(done: &Value, left: &Value, ahead: Option<u32>) -> Option<Reply> {
     Some(Reply::Changed {
         done: done.int()?,
         left: left.int()?,
+        ahead,
     })
 }

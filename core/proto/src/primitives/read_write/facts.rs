@@ -19,7 +19,7 @@ pub const WRITE: Facts = Facts {
     publishes: true,
     is_shared: false,
     outlives_owners: true,
-    wakes_crowd: false,
+    wakes_crowd: true,
     topic: Topic::ReadWrite,
     heard_by: |_| Topic::ReadWrite,
     batch: None,
@@ -40,6 +40,7 @@ pub const READ: Facts = Facts {
     renewed_as: Layout::Read,
     side: Side::Read,
     is_shared: true,
+    wakes_crowd: false,
     write_owner: write_plain,
     ..WRITE
 };

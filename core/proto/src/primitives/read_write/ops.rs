@@ -30,6 +30,8 @@ pub(crate) static WRITE: Scripts = Scripts {
     force: script!("rw_force" Write),
     inspect: script!("rw_inspect" Write),
 };
+static ACQUIRE_IN_CROWD: &Script = script!("rw_acquire" Write crowd);
+static RELEASE_IN_CROWD: &Script = script!("rw_release" Write crowd);
 static STEAL: &Script = script!("rw_steal" Write);
 
 pub(crate) struct Sides {
@@ -57,7 +59,7 @@ impl Ops for Sides {
     fn acquire(&self, op: &Acquire, call: &mut Draft<'_>) -> &'static Script {
         let (under, steal, mark) = match op.payload {
             Payload::Read { under, mark } => (under, false, mark),
-            Payload::Write { steal, mark } => (None, steal, mark),
+            Payload::Write { steal, mark, .. } => (None, steal, mark),
             _ => (None, false, None),
         };
         call.key(&op.name);
@@ -84,6 +86,11 @@ impl Ops for Sides {
             }
             (None, None) => call.count_and_counter(op),
         }
+        // A crowd has no mark of writers that wait.
+        if let Some(place) = op.payload.place().filter(|_| mark.is_none()) {
+            call.place(&op.name, place);
+            return ACQUIRE_IN_CROWD;
+        }
         self.scripts().acquire[usize::from(mark.is_some())]
     }
 
@@ -101,6 +108,11 @@ impl Ops for Sides {
         call.owner(&op.form, op.owner);
         call.channel(Topic::ReadWrite, &op.name);
         call.timeouts(&op.name);
+        if let Some(place) = op.place.filter(|_| !op.unmark) {
+            call.places(&op.name);
+            call.crowd(&op.name, place);
+            return RELEASE_IN_CROWD;
+        }
         self.scripts().release[usize::from(op.unmark)]
     }
 

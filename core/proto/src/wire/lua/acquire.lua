@@ -82,6 +82,7 @@ if behind and not held and not other then
 end
 if other or behind and not held or count == 0 and held then
 --@ crowd_place
+  if type(ahead) == 'number' then return {now, PARKED, ttl or -1, ahead} end
 end
 --# all
 if other or (held and count == 0) then return {now, BUSY, ttl} end

@@ -2,14 +2,24 @@
 -- KEYS   the number of permits, the marker of the client
 -- ARGV   not-after ms, sequence number, channel, publish verbs, the permits given back, those that each caller wants
 -- reply  now STALE | now CHANGED callers-served number [DENIED] | now SUPERSEDED | now FOREIGN what
+--        in a crowd: now PARKED callers-served number ahead (as in acquire; -1 without a place)
+--# permits-crowd
+--@ crowd_args
+--# all
 --@ counter
 local given, taken, served = tonumber(ARGV[5]), 0, 0
 local free = tonumber(count or 0) + given
+local most = free
+--# permits-crowd
+-- The first one has heard of what is free.
+if behind then most = math.min(given, free) end
+--# all
 for i = 6, #ARGV do
   local wanted = tonumber(ARGV[i])
-  if wanted > free then break end
-  free, taken, served = free - wanted, taken + wanted, served + 1
+  if wanted > most - taken then break end
+  taken, served = taken + wanted, served + 1
 end
+free = free - taken
 local result = string.format(':%d:%.0f', served, free)
 --@ counter_mark
 if given > 0 or taken > 0 then
@@ -25,4 +35,15 @@ for i = 1, math.min(given, free, MESSAGES) do
 --@ told
   end
 end
+--# permits-crowd
+if served > 0 then redis.pcall('ZREM', crowd, place, not behind and first or place) end
+if served > 0 and not behind then
+  -- The next one hears that it is the first, so that it listens to the releases.
+--@ crowd_next
+end
+if served < #ARGV - 5 and not refused then
+--@ crowd_place
+  return {now, PARKED, served, free, type(ahead) == 'number' and ahead or -1}
+end
+--# all
 return {now, CHANGED, served, free, refused}

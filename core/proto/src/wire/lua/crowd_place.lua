@@ -2,4 +2,3 @@
 redis.pcall('ZADD', crowd, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), place)
 redis.pcall('PEXPIRE', crowd, KEPTCROWD)
 local ahead = redis.pcall('ZRANK', crowd, place)
-if type(ahead) == 'number' then return {now, PARKED, ttl or -1, ahead} end

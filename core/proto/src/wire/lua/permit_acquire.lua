@@ -127,5 +127,6 @@ local ends = tonumber(first[2] or nil)
 local ttl = ends and ends <= 900000000000000 and math.max(0, ends - now) or -1
 --# permits-crowd
 --@ crowd_place
+if type(ahead) == 'number' then return {now, PARKED, ttl, ahead} end
 --# all
 return {now, code, ttl}

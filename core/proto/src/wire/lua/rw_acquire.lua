@@ -13,6 +13,10 @@
 -- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
 --        now STALE | now ACQUIRED ttl token | now BUSY ttl | now GONE why | now FOREIGN what
 --        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
+--        in a crowd: now PARKED ttl ahead (as in acquire)
+--# write-crowd
+--@ crowd_args
+--# all
 local lock, owner, lease, count = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4] or 1)
 --@ clock
 if now + lease > tonumber(ARGV[3]) then return {now, STALE} end
@@ -52,6 +56,17 @@ if barred then
   elseif not string.find(set.err, 'OOM', 1, true) then
     return set
   end
+end
+--# write-crowd
+if behind and not mode then
+-- It may not have been woken.
+--@ crowd_next
+  behind = woken
+end
+if barred or behind and not mode or held and count == 0 then
+  local ttl = redis.call('PTTL', lock)
+--@ crowd_place
+  if type(ahead) == 'number' then return {now, PARKED, ttl, ahead} end
 end
 --# all
 if barred or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
@@ -105,6 +120,8 @@ end
 --# write-mark
 -- A fault of the mark takes no lock away.
 redis.pcall('ZREM', mark, owner)
+--# write-crowd
+redis.pcall('ZREM', crowd, place, first or place)
 --# all
 -- A write of ours ends the tracking of the key for us, a read begins it again.
 local ttl = redis.call('PTTL', lock)

@@ -3,6 +3,13 @@
 -- KEYS   lock, for a reader its time-out key; for a writer the mark of waiting writers, if it may have set that
 -- ARGV   owner, channel, publish verbs, what time-out keys begin with
 -- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
+--# write-crowd
+-- In a crowd, ARGV ends with what their channels begin with, the set of the places, and one that is given up.
+local place = table.remove(ARGV)
+local crowd = table.remove(ARGV)
+local channel, verbs = table.remove(ARGV), ARGV[3]
+redis.pcall('ZREM', crowd, place)
+--# all
 local lock, owner, prefix = KEYS[1], ARGV[1], ARGV[4]
 local freed = redis.pcall('HDEL', lock, owner)
 --# read
@@ -24,6 +31,9 @@ end
 if freed == 0 and type(unmarked) == 'table' then return unmarked end
 --# all
 if freed ~= 1 then
+--# write-crowd
+--@ crowd_next
+--# all
   if freed == 0 then return {0, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end
   return string.find(freed.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or freed
 end
@@ -63,6 +73,10 @@ if left > 1 and mode then
 end
 --# all
 
+--# write-crowd
+-- It hears of it before those that have no place.
+--@ crowd_next
+--# all
 local heard, refused
 --# read
 for verb in string.gmatch(ARGV[3], '%u+') do

@@ -489,7 +489,7 @@ impl Server {
     }
 
     /// Publishes a release. Returns the number of receivers.
-    fn publish(&mut self, topic: Topic, name: &Name) -> u32 {
+    pub fn publish(&mut self, topic: Topic, name: &Name) -> u32 {
         self.publish_to(0, topic, name)
     }
 
@@ -625,7 +625,12 @@ impl Server {
                 if payload.steals() {
                     self.rob(origin, name, me, *lease);
                 }
-                self.enter(
+                let place = payload.place();
+                let place = place.map(|place| ((origin.uuid, place.owner), place.first));
+                if let Some(ahead) = place.and_then(|place| self.lets_first(name, place)) {
+                    return Reply::Parked { ttl: None, ahead };
+                }
+                let reply = self.enter(
                     origin,
                     name,
                     (me, form.kind == Kind::Read),
@@ -633,7 +638,11 @@ impl Server {
                     *count,
                     (*lease, *mark),
                     fencing,
-                )
+                );
+                match place {
+                    Some((place, _)) => self.in_crowd(name, place, reply),
+                    None => reply,
+                }
             }
             Op::Release(Release {
                 name,
@@ -642,19 +651,24 @@ impl Server {
                 remaining,
                 ttl,
                 unmark,
+                place,
                 ..
             }) if is_read_write(form.kind) => {
+                let before = self.effects.published.len();
                 let (me, reads) = (Some((origin.uuid, *owner)), form.kind == Kind::Read);
                 let mark = self.marks.get_mut(name).filter(|_| *unmark);
                 let was_there = mark.is_some_and(|mark| mark.remove(&me.unwrap()).is_some());
                 if was_there && self.marked_until(name).is_none() {
                     self.publish(Topic::ReadWrite, name);
                 }
-                if *remaining > 0 {
-                    self.lower(origin, name, (me, reads), *remaining, *ttl)
-                } else {
-                    self.leave(Some(origin), name, me, reads)
+                let reply = match *remaining {
+                    0 => self.leave(Some(origin), name, me, reads),
+                    left => self.lower(origin, name, (me, reads), left, *ttl),
+                };
+                if let (0, Some(place)) = (*remaining, place.filter(|_| !unmark)) {
+                    self.leave_crowd(name, (origin.uuid, place), before);
                 }
+                reply
             }
             Op::Force { name, kind } if is_read_write(*kind) => {
                 let reads = *kind == Kind::Read;
@@ -778,14 +792,7 @@ impl Server {
                     self.learn(name, *lesson);
                 }
                 if let (0, Some(place)) = (remaining, place) {
-                    // The first place hears of it before the others do.
-                    let told = self.effects.published.len() - before;
-                    let own = (origin.uuid, *place);
-                    if let Some(crowd) = self.crowds.get_mut(name) {
-                        crowd.retain(|place| *place != own);
-                    }
-                    self.wake_crowd(name, own);
-                    self.effects.published[before..].rotate_left(told);
+                    self.leave_crowd(name, (origin.uuid, *place), before);
                 }
                 reply
             }
@@ -859,7 +866,7 @@ impl Server {
         name: &Name,
         ((uuid, owner), first): ((Uuid, OwnerId), bool),
     ) -> Option<u32> {
-        if first || self.locks.contains_key(name) {
+        if first || self.locks.contains_key(name) || self.shared.contains_key(name) {
             return None;
         }
         let woken = self.wake_crowd(name, (uuid, owner));
@@ -884,7 +891,7 @@ impl Server {
     }
 
     /// Gives a client its place in a crowd. Returns how many are before it.
-    fn park(&mut self, name: &Name, place: (Uuid, OwnerId)) -> u32 {
+    pub fn park(&mut self, name: &Name, place: (Uuid, OwnerId)) -> u32 {
         let crowd = self.crowds.entry(name.clone()).or_default();
         let at = crowd.iter().position(|other| *other == place);
         let at = at.unwrap_or_else(|| {
@@ -894,8 +901,19 @@ impl Server {
         u32::try_from(at).unwrap()
     }
 
+    /// A release gives this place up and wakes the first one, which hears of it before others do of all that
+    /// was published since `before`.
+    fn leave_crowd(&mut self, name: &Name, own: (Uuid, OwnerId), before: usize) {
+        let told = self.effects.published.len() - before;
+        if let Some(crowd) = self.crowds.get_mut(name) {
+            crowd.retain(|place| *place != own);
+        }
+        self.wake_crowd(name, own);
+        self.effects.published[before..].rotate_left(told);
+    }
+
     /// Wakes the first place that somebody listens for, unless it is this one.
-    fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> bool {
+    pub fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> bool {
         while let Some(crowd) = self.crowds.get_mut(name)
             && let Some(first) = crowd.first().copied().filter(|first| *first != own)
         {
