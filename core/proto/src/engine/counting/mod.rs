@@ -882,7 +882,10 @@ impl Counting {
         // If that one waits, the tries behind it fail, also those that this command did not have. A
         // message since then is about a later number.
         if head.is_some() && state.waiters.front() == head.as_ref() {
-            state.asleep = !command.again;
+            // The confirmation of another channel causes the next try.
+            let moves = state.channel.as_ref().map(|channel| channel.topic);
+            let moves = moves.is_some_and(|topic| topic != state.topic(key.0));
+            state.asleep = !command.again || moves;
             if state.asleep {
                 state.joined.clear();
             }
