@@ -139,18 +139,17 @@ impl Default for Payload {
 impl Payload {
     pub fn place(&self) -> Option<Place> {
         match self {
-            Payload::Whole(place)
-            | Payload::Write { place, .. }
-            | Payload::Permits(_, place) => *place,
+            Payload::Whole(place) | Payload::Write { place, .. } | Payload::Permits(_, place) => {
+                *place
+            }
             _ => None,
         }
     }
 
     /// Gives it this place, if its primitive has crowds.
     pub fn stand_at(&mut self, at: Option<Place>) {
-        if let Payload::Whole(place)
-        | Payload::Write { place, .. }
-        | Payload::Permits(_, place) = self
+        if let Payload::Whole(place) | Payload::Write { place, .. } | Payload::Permits(_, place) =
+            self
         {
             *place = at;
         }

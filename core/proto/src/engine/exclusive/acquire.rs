@@ -1284,7 +1284,7 @@ impl Engine {
             // A user may be allowed the channel of the lock alone.
             let head = queue.waiters.front();
             let head = head.and_then(|id| self.names.waiters.get(id));
-            let topic = head.map_or(Topic::Lock, |head| head.form.kind.layout().topic());
+            let topic = head.map_or(Topic::Lock, |head| head.form.kind.facts().topic);
             self.leave_crowd(name);
             if let Some(queue) = self.names.queues.get_mut(name) {
                 queue.crowd.deny();

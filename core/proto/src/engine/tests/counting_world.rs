@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::support::random::{Random, number};
-use crate::wire::{Change, Place};
+use crate::wire::{Change, Place, Release};
 
 const CLIENTS: usize = 3;
 const PERMITS: i64 = 5;
@@ -99,9 +99,9 @@ impl Store {
         let (name, writer, sequence, (change, place)) = match op {
             Op::Read { name, .. } => return changed(0, self.number(name), None),
             // A place is given up.
-            Op::Release {
+            Op::Release(Release {
                 place: Some(place), ..
-            } => {
+            }) => {
                 self.crowd.retain(|other| *other != (client, *place));
                 self.tell((client, *place));
                 return Reply::Gone(LostReason::Stolen);
@@ -272,7 +272,7 @@ impl World {
             told: [0; CLIENTS],
             served: Vec::new(),
             calm: false,
-            is_crowded: seed % 2 == 0,
+            is_crowded: seed.is_multiple_of(2),
             identity: 100,
             seed,
         };

@@ -58,11 +58,7 @@ pub(crate) fn read(name: &Name, call: &mut Draft<'_>) -> &'static Script {
 }
 
 /// The answer to a change, or to a look at a counter. `place`: it was asked for a place.
-pub(crate) fn reply(
-    (changes, place): (bool, bool),
-    code: i64,
-    details: &[Value],
-) -> Option<Reply> {
+pub(crate) fn reply((changes, place): (bool, bool), code: i64, details: &[Value]) -> Option<Reply> {
     // Without a word about its place, a client may have it.
     let ahead = place.then_some(1);
     match (code, details) {
