@@ -235,7 +235,7 @@ impl State {
     /// Gives a command its place in the crowd, if it asks for one. Returns whether its client leaves the crowd.
     pub(super) fn line_up(
         &mut self,
-        callers: &BTreeMap<RequestId, Caller>,
+        callers: &SortedMap<RequestId, Caller>,
         new: impl FnOnce() -> OwnerId,
     ) -> bool {
         let Some(command) = self.command.as_mut().filter(|one| !one.waiters.is_empty()) else {
