@@ -20,6 +20,8 @@ static struct {
 
 static redlatch_client *client;
 static redlatch_options *lock_options;
+/* Of the kind plain-semaphore, in place of a lock: that of the name that was asked for last. */
+static redlatch_plain_semaphore *seats;
 static double begun, end, cpu_before, closed, cpu_after;
 
 static void fail(const char *what)
@@ -66,26 +68,50 @@ static int permits(void)
     return strcmp(args.kind, "semaphore") == 0;
 }
 
+static int counted(void)
+{
+    return strcmp(args.kind, "plain-semaphore") == 0;
+}
+
 static redlatch_lock *lock_of(const char *name, int number)
 {
     char full[256];
     redlatch_lock *lock = NULL;
+    bool set;
     if (number < 0)
         snprintf(full, sizeof full, "%s:%s", args.name, name);
     else
         snprintf(full, sizeof full, "%s:%d", args.name, number);
+    if (counted()) {
+        if (redlatch_plain_semaphore_new(client, full, &seats) != REDLATCH_OK ||
+            redlatch_plain_semaphore_try_set_permits(seats, args.limit, &set) != REDLATCH_OK)
+            fail("semaphore");
+        return NULL;
+    }
     if ((permits() ? redlatch_semaphore_new(client, full, args.limit, NULL, &lock)
                    : redlatch_lock_new(client, full, NULL, &lock)) != REDLATCH_OK)
         fail("lock");
     return lock;
 }
 
+static int acquire(redlatch_lock *lock, int64_t wait_ms)
+{
+    return (counted() ? redlatch_plain_semaphore_acquire(seats, 1, wait_ms)
+                      : redlatch_lock_acquire(lock, REDLATCH_THREAD, wait_ms, REDLATCH_LOCK_LEASE, NULL)) == REDLATCH_OK;
+}
+
+static void release(redlatch_lock *lock)
+{
+    if ((counted() ? redlatch_plain_semaphore_release(seats, 1) : redlatch_lock_release(lock, REDLATCH_THREAD)) !=
+        REDLATCH_OK)
+        fail("release");
+}
+
 static void pair(redlatch_lock *lock)
 {
-    if (redlatch_lock_acquire(lock, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+    if (!acquire(lock, REDLATCH_FOREVER))
         fail("acquire");
-    if (redlatch_lock_release(lock, REDLATCH_THREAD) != REDLATCH_OK)
-        fail("release");
+    release(lock);
 }
 
 static void warm(redlatch_lock *lock)
@@ -265,21 +291,20 @@ static void w2(void)
 
 static void w3(void)
 {
-    redlatch_lock *lock = lock_of("w3", -1);
+    redlatch_lock *lock;
     const struct timespec inside = {args.inside_us / 1000000, args.inside_us % 1000000 * 1000};
     char own[64];
     FILE *file = args.ts_file == NULL ? NULL : fopen(args.ts_file, "w");
     long acquired = 0;
     snprintf(own, sizeof own, "warm%s", args.id);
     warm(lock_of(own, -1));
+    lock = lock_of("w3", -1);
     open_window();
-    while (now_s() < end &&
-           redlatch_lock_acquire(lock, REDLATCH_THREAD, left_ms(), REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK) {
+    while (now_s() < end && acquire(lock, left_ms())) {
         long long since = now_ns(), called;
         nanosleep(&inside, NULL);
         called = now_ns();
-        if (redlatch_lock_release(lock, REDLATCH_THREAD) != REDLATCH_OK)
-            fail("release");
+        release(lock);
         if (file != NULL)
             fprintf(file, "%lld %lld %lld\n", since, called, now_ns());
         acquired++;
@@ -386,7 +411,7 @@ int main(int count, char **words)
     read_arguments(count, words);
     if (redlatch_options_new(&lock_options) != REDLATCH_OK ||
         redlatch_options_set(lock_options, "watchdog_lease", args.lease_ms) != REDLATCH_OK ||
-        (!permits() && redlatch_options_set(lock_options, "kind", args.kind) != REDLATCH_OK) ||
+        (!permits() && !counted() && redlatch_options_set(lock_options, "kind", args.kind) != REDLATCH_OK) ||
         redlatch_client_open(args.url, lock_options, &client) != REDLATCH_OK)
         fail("open");
     for (i = 0; i < sizeof workloads / sizeof *workloads; i++)

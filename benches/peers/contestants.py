@@ -299,10 +299,11 @@ FAMILY = [
 CROWD = [
     replace(each, on=CROWDS)
     for each in (
-        replace(
-            ours("C", "semaphore"), command=(*OUR_PROGRAMS["C"][1], "--kind", "semaphore", "--limit", "1")
+        *(
+            replace(ours("C", kind), command=(*OUR_PROGRAMS["C"][1], "--kind", kind, "--limit", "1"))
+            for kind in ("semaphore", "plain-semaphore")
         ),
-        *(ours("C", kind) for kind in ("fair", "simple", "reentrant")),
+        *(ours("C", kind) for kind in ("fair", "simple", "reentrant", "write")),
     )
 ] + [python("redis-py", "redispy", on=CROWDS[:1], note="default sleep=0.1 s")]
 
