@@ -113,8 +113,11 @@ def c(profile: str) -> tuple[str, ...]:
         library.symlink_to("libredlatch.so")
     sources = map(str, sorted((DRIVERS / "c").glob("*.c")))
     words = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", f"-I{ROOT / 'c-api' / 'include'}"]
-    words += [*sources, f"-L{built}", f"-Wl,-rpath,{built}", "-lredlatch", "-lpthread", "-o", str(program)]
+    # Another phase may run the program meanwhile.
+    new = f"{program}.{os.getpid()}"
+    words += [*sources, f"-L{built}", f"-Wl,-rpath,{built}", "-lredlatch", "-lpthread", "-o", new]
     subprocess.run(words, check=True)
+    os.replace(new, program)
     return (str(program),)
 
 

@@ -899,7 +899,9 @@ redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
  * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  */
-redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, bool *cancelled);
+redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock,
+                                             uint64_t tag,
+                                             bool *cancelled);
 
 /**
  * The value that a simple lock's key gets when it is acquired through this handle from now on, in
@@ -1736,7 +1738,9 @@ redlatch_status redlatch_latch_wait_start(redlatch_latch *latch,
  * - REDLATCH_INVALID_ARGUMENT: latch is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  */
-redlatch_status redlatch_latch_wait_cancel(redlatch_latch *latch, uint64_t tag, bool *cancelled);
+redlatch_status redlatch_latch_wait_cancel(redlatch_latch *latch,
+                                           uint64_t tag,
+                                           bool *cancelled);
 
 /**
  * Gives the latch this count if it has none. *set, unless set is NULL, tells whether it did.

@@ -177,7 +177,7 @@ static void locks(void)
     WRONG("a client that is closed", redlatch_lock_acquire(of_closed, 1, 0, REDLATCH_LOCK_LEASE, NULL));
     WRONG("a lock that is lost", redlatch_lock_check(lost, 1));
     WRONG("a lock that is not held", redlatch_lock_release(lock, 1));
-    WRONG("a lock that somebody else holds", redlatch_lock_acquire(held, 2, 20, REDLATCH_LOCK_LEASE, NULL));
+    WRONG("a lock that somebody else holds", redlatch_lock_acquire(held, 2, 500, REDLATCH_LOCK_LEASE, NULL));
     WRONG("a time without an end", redlatch_lock_acquire(lock, 1, 0, INT64_MAX, NULL));
     WRONG("a canceller that was used before",
           redlatch_lock_acquire_cancellable(held, 2, 0, REDLATCH_LOCK_LEASE, cancelled, NULL));
@@ -233,7 +233,7 @@ static void permits(void)
     WRONG("a latch with a negative count", redlatch_latch_try_set_count(latch, (uint32_t)-1, NULL));
     WRONG("a latch with no count", redlatch_latch_try_set_count(latch, 0, NULL));
     WRONG("a count down by nothing", redlatch_latch_count_down(latch, 0, NULL));
-    WRONG("a latch that nobody opens", redlatch_latch_wait(shut, 20));
+    WRONG("a latch that nobody opens", redlatch_latch_wait(shut, 500));
 
     CHECK_OK(redlatch_lock_release(held, 1));
     redlatch_lock_free(semaphore);

@@ -399,7 +399,7 @@ async fn locks(told: &mut Told, world: &mut World) {
     wrong!(
         told,
         "a lock that somebody else holds",
-        held.acquire_timeout(Duration::from_millis(20)).await
+        held.acquire_timeout(Duration::from_millis(500)).await
     );
     wrong!(
         told,
@@ -515,7 +515,7 @@ async fn permits(told: &mut Told, client: &Client) {
     wrong!(
         told,
         "a latch that nobody opens",
-        closed.wait_timeout(ms(20)).await
+        closed.wait_timeout(ms(500)).await
     );
 }
 

@@ -644,11 +644,11 @@ impl Engine {
         owner: OwnerId,
         kind: Kind,
     ) -> Option<OwnerId> {
-        if !self.crowded {
+        // A reader leaves the place in the crowd to the writers of its client.
+        if !self.crowded || !kind.facts().wakes_crowd {
             return None;
         }
         let queue = self.names.queues.get(name);
-        let queue = queue.filter(|_| kind.facts().wakes_crowd);
         let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);
         // A waiter has it again, where the hold was lost meanwhile.
         let taken =

@@ -1083,7 +1083,8 @@ impl Engine {
             .turn
             .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
         let (mut place, mut left) = (None, false);
-        if self.crowded {
+        // A reader leaves the place in the crowd to the writers of its client.
+        if self.crowded && !waiter.form.kind.reads() {
             place = waiting.crowd.place.filter(|_| !waiting.crowd.is_told);
             // It may have its place still, if it did not ask for it.
             left = waiter.in_crowd.is_none() && waiting.crowd.is_left_behind();

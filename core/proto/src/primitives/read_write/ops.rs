@@ -108,7 +108,7 @@ impl Ops for Sides {
         call.owner(&op.form, op.owner);
         call.channel(Topic::ReadWrite, &op.name);
         call.timeouts(&op.name);
-        if let Some(place) = op.place.filter(|_| !op.unmark) {
+        if let Some(place) = op.place.filter(|_| !op.unmark && !self.reads) {
             call.places(&op.name);
             call.crowd(&op.name, place);
             return RELEASE_IN_CROWD;

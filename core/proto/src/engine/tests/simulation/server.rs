@@ -656,6 +656,10 @@ impl Server {
             }) if is_read_write(form.kind) => {
                 let before = self.effects.published.len();
                 let (me, reads) = (Some((origin.uuid, *owner)), form.kind == Kind::Read);
+                assert!(
+                    !reads || place.is_none(),
+                    "a reader has no place in a crowd"
+                );
                 let mark = self.marks.get_mut(name).filter(|_| *unmark);
                 let was_there = mark.is_some_and(|mark| mark.remove(&me.unwrap()).is_some());
                 if was_there && self.marked_until(name).is_none() {
