@@ -29,6 +29,7 @@ import programs
 import quorum_rows
 import side_rows
 from clock_rows import CLOCK_ROWS
+from crowd_rows import CROWD_ROWS
 from hole_rows import HOLE_ROWS
 from operations import EVERY_BYTE, OPERATIONS
 from permit_rows import killed_at_random
@@ -103,6 +104,8 @@ def tasks(world: World) -> list[Task]:
         for row, operation, perform in OTHER_ROWS:
             if all(there.is_playable(kind.name, row, operation) for there in (direct_rows, side_rows)):
                 found.append(Task(row, operation, kind, perform))
+        if kind.name in TOPOLOGY_LANGUAGES:
+            found += [Task(row, operation, kind, play) for row, operation, play in CROWD_ROWS]
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:
                 found.append(Task(more.name, more.operation, kind, more.play))

@@ -20,7 +20,7 @@ import build  # noqa: E402
 from drivers import Driver, begin  # noqa: E402, F401
 from drivers import Side as Kind  # noqa: E402
 from kinds import recorded  # noqa: E402
-from server import Quorum, Redis, Server, eventually, find_server  # noqa: E402, F401
+from server import Quorum, Redis, Sentinels, Server, eventually, find_server  # noqa: E402, F401
 from topologies import Behind, Pool  # noqa: E402
 
 # The watchdog's lease: one copy of a request may take a tenth of it.
