@@ -497,10 +497,9 @@ impl Server {
     pub(super) fn publish_to(&mut self, uuid: Uuid, topic: Topic, name: &Name) -> u32 {
         self.effects.released.push(name.clone());
         let of_name = channel_for(&uuid.to_string(), topic, name);
-        let to = self
-            .subscribers
-            .iter()
-            .filter(|(channel, _)| **channel == *of_name);
+        let from = (Name::from(of_name.as_str()), 0);
+        let to = self.subscribers.range(from..);
+        let to = to.take_while(|(channel, _)| **channel == *of_name);
         let to: Vec<(Uuid, Name)> = to.map(|(channel, uuid)| (*uuid, channel.clone())).collect();
         let heard = u32::try_from(to.len()).unwrap();
         self.effects.published.extend(to);
