@@ -455,32 +455,52 @@ class Play:
 
     def do_storm(self, step: dict) -> None:
         """So many threads of every actor take turns, each so many `holds`; two are never inside at once, unless both
-        read. With `writes` every so-manieth hold of a read-write lock writes."""
+        read. With `writes` every so-manieth hold of a read-write lock writes. In a `crowd`, which has so many threads of each
+        other side, all go on until the last one has had its holds, and places are given there."""
         stays: list[tuple[float, float, str, bool]] = []
+        crowd, begun = step.get("crowd"), time.monotonic()
+        # Threads of one client of Redisson keep each other waiting.
+        threads = {
+            a: crowd if crowd and not side.ours else step["storm"] for a, side in self.row.sides.items()
+        }
+        workers = [(actor, f"w{number}") for actor, count in threads.items() for number in range(count)]
+        behind = set(workers)
+        mark = len(self.tap.lines)
 
         def work(actor: str, thread: str) -> None:
-            for turn in range(step["holds"]):
+            turn = 0
+            while turn < step["holds"] or (crowd and behind and time.monotonic() < begun + PATIENCE):
                 reads = "writes" in step and (turn + int(thread[1:])) % step["writes"] > 0
                 side = {"side": "read" if reads else "write"} if "writes" in step else {}
                 self.enter(actor, thread, side)
-                begun = time.monotonic()
+                since = time.monotonic()
                 time.sleep(0.005)
-                stays.append((begun, time.monotonic(), f"{actor} {thread} {side.get('side', '')}", reads))
+                stays.append((since, time.monotonic(), f"{actor} {thread} {side.get('side', '')}", reads))
                 reply = self.call(actor, "release", thread, **side)
                 if reply["status"] != "ok":
                     raise Failed(f"release: {reply}")
+                turn += 1
+                if turn == step["holds"]:
+                    behind.remove((actor, thread))
 
-        workers = [(actor, f"w{number}") for actor in self.drivers for number in range(step["storm"])]
         with ThreadPoolExecutor(len(workers)) as pool:
             for done in [pool.submit(work, *worker) for worker in workers]:
-                done.result()
-        self.check(len(stays) == len(workers) * step["holds"], f"{len(stays)} times inside")
+                try:
+                    done.result()
+                except FutureTimeout:
+                    raise Failed(f"{sorted(behind)} had no turns, {len(stays)} were given") from None
+        self.check(not behind, f"{sorted(behind)} had no turns, {len(stays)} were given")
+        self.check(len(stays) >= len(workers) * step["holds"], f"{len(stays)} times inside")
         stays.sort()
         meetings = [pair for pair in itertools.combinations(stays, 2) if pair[1][0] < pair[0][1]]
-        crowds = [(one, other) for one, other in meetings if not (one[3] and other[3])]
-        self.check(not crowds, f"inside at once: {crowds[:3]}")
-        if "writes" in step:
+        overlaps = [(one, other) for one, other in meetings if not (one[3] and other[3])]
+        self.check(not overlaps, f"inside at once: {overlaps[:3]}")
+        if step.get("writes", 0) > 1:
             self.check(len(meetings) > 0, "readers were never inside together")
+        if crowd:
+            self.tap.catch_up()
+            places = self.tap.about(f"{{{self.key}}}:redlatch:crowd", mark)
+            self.check(any('"ZADD"' in line for line in places), "nobody took a place")
 
     @property
     def counts_permits(self) -> bool:
