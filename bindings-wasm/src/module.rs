@@ -532,10 +532,8 @@ impl Module {
 
     pub(crate) fn steal(&mut self, family: Id, given: &mut Arguments<'_>) -> Result<Asked> {
         let (client, options, name) = self.lock(family, given.text()?)?;
-        let terms = Terms {
-            steal: true,
-            ..options.terms(&AcquireOptions::new())
-        };
+        let mut terms = options.terms(&AcquireOptions::new());
+        terms.special.steal = true;
         let request = Request::Acquire {
             name,
             key: OwnerKey::Once,

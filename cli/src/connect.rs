@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use redlatch::embed::{ClientBuilderExt, Inspector};
+use redlatch::embed::{ClientBuilderExt, Inspector, each_of_quorum};
 use redlatch::{Client, ClientBuilder, OptionValue};
 
 use crate::arguments::Server;
@@ -20,18 +20,6 @@ pub(crate) fn clients_of_each(server: &Server) -> Result<Vec<Client>, Failure> {
     let url = url(server)?;
     let each = each_of_quorum(&url).unwrap_or_else(|| vec![url]);
     each.iter().map(|url| client_at(url, server)).collect()
-}
-
-/// The URLs of the servers of a quorum.
-fn each_of_quorum(url: &str) -> Option<Vec<String>> {
-    let (scheme, rest) = url.split_once("+quorum://")?;
-    let (login, rest) = match rest.rfind('@') {
-        Some(at) => rest.split_at(at + 1),
-        None => ("", rest),
-    };
-    let (hosts, database) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let each = |host| format!("{scheme}://{login}{host}{database}");
-    Some(hosts.split(',').map(each).collect())
 }
 
 /// Connections to every primary, to look at them.
@@ -107,18 +95,5 @@ fn first_line(file: &Path) -> Result<String, Failure> {
                 file.display()
             ),
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quorum_is_several_servers() {
-        let each = each_of_quorum("rediss+quorum://u:p%40@a:1,b,[::1]:3/2").unwrap_or_default();
-        let wanted = ["a:1", "b", "[::1]:3"].map(|host| format!("rediss://u:p%40@{host}/2"));
-        assert_eq!(each, wanted);
-        assert_eq!(each_of_quorum("redis+cluster://a,b"), None);
     }
 }

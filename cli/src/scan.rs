@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use redlatch::ErrorKind;
 use redlatch::embed::Inspector;
+use redlatch::embed::names::{MODE, WRITER, semaphore_of, taken_key};
 
 use crate::failure::{Exit, Failure};
 use crate::held::{Held, Owner};
@@ -32,9 +33,6 @@ const GONE: i64 = -2;
 
 /// The cursor at the beginning and at the end.
 const END: &str = "0";
-
-/// The field with the mode of a read-write lock.
-const MODE: &str = "mode";
 
 /// The locks that were found, and what it took.
 pub(crate) struct Scanned {
@@ -209,24 +207,6 @@ fn number(inspector: &mut Inspector, name: &str) -> Result<Option<i64>, Failure>
         }
     }
     Ok(None)
-}
-
-/// The key with the taken permits of a semaphore.
-fn taken_key(name: &str) -> Key {
-    match name.contains('{') {
-        true => format!("{name}:timeout"),
-        false => format!("{{{name}}}:timeout"),
-    }
-}
-
-/// The semaphore whose taken permits a key of this name keeps.
-fn semaphore_of(key: &str) -> Option<String> {
-    let name = key.strip_suffix(":timeout")?;
-    let inner = name
-        .strip_prefix('{')
-        .and_then(|name| name.strip_suffix('}'));
-    let name = inner.filter(|name| !name.contains('{')).unwrap_or(name);
-    (taken_key(name) == key).then(|| name.to_owned())
 }
 
 type Key = String;
@@ -442,7 +422,7 @@ fn hash(fields: Vec<(String, String)>) -> Option<(&'static str, Vec<Owner>)> {
         .map(|(field, count)| {
             let owner = match kind {
                 "reentrant" => field,
-                _ => field.strip_suffix(":write").unwrap_or(field),
+                _ => field.strip_suffix(WRITER).unwrap_or(field),
             };
             is_owner(owner).then_some(())?;
             Some(Owner::new(field.clone(), count.parse().ok()?))
@@ -454,7 +434,7 @@ fn hash(fields: Vec<(String, String)>) -> Option<(&'static str, Vec<Owner>)> {
 
 /// Whether a hash with this field may be a lock.
 fn is_field(name: &str) -> bool {
-    name == MODE || is_owner(name.strip_suffix(":write").unwrap_or(name))
+    name == MODE || is_owner(name.strip_suffix(WRITER).unwrap_or(name))
 }
 
 /// Whether redlatch or Redisson may have written this owner.
@@ -540,10 +520,6 @@ mod tests {
             semaphore("s".to_owned(), 1000, vec![(b"a".to_vec(), 9e9)]),
             None
         );
-        for name in ["s", "a{b}c", "a:timeout"] {
-            assert_eq!(semaphore_of(&taken_key(name)).as_deref(), Some(name));
-        }
-        assert_eq!(semaphore_of("s:timeout"), None);
     }
 
     #[test]

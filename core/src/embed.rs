@@ -20,7 +20,9 @@ pub use crate::options::{
 };
 pub use crate::sys::Uncancelled;
 pub use redlatch_proto::glob;
+pub use redlatch_proto::url::each_of_quorum;
 pub use redlatch_proto::wire::access::{Part, rules};
+pub use redlatch_proto::wire::names;
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};
@@ -34,7 +36,7 @@ use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
 use crate::sys::without_signals;
-use crate::wire::{Holder, Kind, Topic, names};
+use crate::wire::{Holder, Kind, Topic};
 
 /// The channels on which releases of locks with this name are published: of one holder, of the
 /// read-write lock, and of the semaphore.

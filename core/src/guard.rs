@@ -13,7 +13,7 @@ use crate::lock::Hold;
 use crate::moment::Span;
 use crate::operation::Operation;
 use crate::options::check_lease;
-use crate::wire::{Change, Fencing, Kind, Name};
+use crate::wire::{Change, Fencing, Kind, Name, Special};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::quorum;
 
@@ -92,9 +92,7 @@ impl Manner {
             linger: false,
             tied: self.tied,
             permits: 0,
-            limit: 0,
-            steal: false,
-            writer_preference: None,
+            special: Special::NONE,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::engine::{Lease, Terms};
 use crate::error::{Error, OptionFault, Piece, Result};
 use crate::owner::ReentryKey;
 use crate::url::SYNTAX;
-use crate::wire::{Fencing, Kind, Side};
+use crate::wire::{Fencing, Kind, Side, Special};
 use redlatch_proto::quorum;
 
 pub use redlatch_proto::net::{ClusterPubsub, Protocol};
@@ -673,9 +673,11 @@ impl LockOptions {
                 Kind::Semaphore => u16::try_from(acquire.permits).unwrap_or(u16::MAX),
                 _ => 0,
             },
-            limit: u32::try_from(self.limit).unwrap_or(u32::MAX),
-            steal: acquire.steal,
-            writer_preference: Some(self.writer_preference).filter(|time| !time.is_zero()),
+            special: Special {
+                limit: u32::try_from(self.limit).unwrap_or(u32::MAX),
+                steal: acquire.steal,
+                writer_preference: Some(self.writer_preference).filter(|time| !time.is_zero()),
+            },
         }
     }
 }

@@ -386,6 +386,20 @@ impl Error {
         Self::new(ErrorKind::WouldDeadlock, text)
     }
 
+    /// The error for an acquisition by a hold that it cannot enter: the hold has ended, or it `is_live` and
+    /// of another side.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn not_entered(is_live: bool) -> Self {
+        if is_live {
+            let text = "the hold to re-enter is of the other side of this read-write lock; enter it on the side that it is \
+                        of, or acquire both sides with the same key";
+            return Self::invalid(text);
+        }
+        let text = "the hold to re-enter has ended; acquire anew";
+        Self::new(ErrorKind::NotOwner, text)
+    }
+
     /// The error about one of the locks of a multi lock, which its text names.
     #[must_use]
     #[doc(hidden)]

@@ -151,6 +151,15 @@ pub fn parse(url: &str) -> Result<Place> {
     })
 }
 
+/// The URLs of the servers of a quorum, each by itself, if this is the URL of one.
+pub fn each_of_quorum(url: &str) -> Option<Vec<String>> {
+    let (scheme, rest) = url.split_once("+quorum://")?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    let each = |host| format!("{scheme}://{login}{host}{path}");
+    Some(hosts.split(',').map(each).collect())
+}
+
 /// The error in a URL. The text repeats no part of it, because any part may be a secret.
 type Wrong = &'static str;
 
@@ -500,6 +509,14 @@ mod tests {
             database,
         } = login;
         (user.as_deref(), password.as_deref(), *database)
+    }
+
+    #[test]
+    fn a_quorum_is_several_servers() {
+        let each = each_of_quorum("rediss+quorum://u:p%40@a:1,b,[::1]:3/2").unwrap_or_default();
+        let wanted = ["a:1", "b", "[::1]:3"].map(|host| format!("rediss://u:p%40@{host}/2"));
+        assert_eq!(each, wanted);
+        assert_eq!(each_of_quorum("redis+cluster://a,b"), None);
     }
 
     #[test]

@@ -34,7 +34,9 @@ use crate::parking::ParkingGroups;
 use crate::shared_call::REFUSED;
 use crate::support::Server;
 use crate::sys::HAS_RECEIVE_MINIMUM;
-use crate::wire::{Acquire, Fencing, Form, Inspection, Kind, Op, Release, Reply, Topic, names};
+use crate::wire::{
+    Acquire, Fencing, Form, Inspection, Kind, Op, Release, Reply, Special, Topic, names,
+};
 
 /// How long anything may take on a busy machine before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -1887,9 +1889,7 @@ fn request(text: &str) -> Request {
         linger: false,
         tied: false,
         permits: 0,
-        limit: 0,
-        steal: false,
-        writer_preference: None,
+        special: Special::NONE,
     };
     Request::Acquire {
         name: name(text),

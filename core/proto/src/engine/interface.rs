@@ -11,7 +11,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::wire::{
     Change, Counter, Fencing, Form, Holder, Inspection, Kind, Name, Op, OwnerId, Permits, Reply,
-    Topic, names,
+    Special, Topic, names,
 };
 
 /// Identifies a request of a caller. The caller's side draws it and never reuses it.
@@ -219,65 +219,46 @@ impl Request {
         }
     }
 
-    /// The thing that it is about, for errors. The hold of a level knows its own.
-    pub fn thing(&self) -> Thing {
-        match self {
-            Request::Acquire { terms, .. }
-            | Request::AcquireAll { terms, .. }
-            | Request::Adopt { terms, .. } => terms.kind.thing(),
-            Request::Release(Target::Key { kind, .. })
+    /// The name and the thing that it is about. The caller knows the lock of a level.
+    fn subject(&self) -> Option<(&Name, Thing)> {
+        Some(match self {
+            Request::Acquire { name, terms, .. }
+            | Request::AcquireAll { name, terms, .. }
+            | Request::Adopt { name, terms, .. } => (name, terms.kind.thing()),
+            Request::Release(Target::Key { name, kind, .. })
             | Request::Extend {
-                target: Target::Key { kind, .. },
+                target: Target::Key { name, kind, .. },
                 ..
             }
-            | Request::Force { kind, .. }
-            | Request::Inspect { kind, .. } => kind.thing(),
-            Request::ReleaseToken { form, .. } | Request::ExtendToken { form, .. } => {
-                form.kind.thing()
+            | Request::Force { name, kind }
+            | Request::Inspect { name, kind, .. } => (name, kind.thing()),
+            Request::ReleaseToken { name, form } | Request::ExtendToken { name, form, .. } => {
+                (name, form.kind.thing())
             }
-            Request::Count { .. } => Kind::Semaphore.thing(),
-            Request::Take { .. } => Counter::Semaphore.thing(),
-            Request::Await { .. } => Counter::Latch.thing(),
-            Request::Change { change, .. } => change.counter().thing(),
-            Request::Read { counter, .. } => counter.thing(),
+            Request::Count { name, .. } | Request::Take { name, .. } => (name, Thing::Semaphore),
+            Request::Await { name, .. } => (name, Thing::Latch),
+            Request::Change { name, change } => (name, change.counter().thing()),
+            Request::Read { name, counter } => (name, counter.thing()),
             Request::Release(Target::Level { .. })
             | Request::Extend {
                 target: Target::Level { .. },
                 ..
             }
             | Request::Connect
-            | Request::Close { .. } => Thing::Lock,
-        }
+            | Request::Close { .. } => return None,
+        })
     }
 
-    /// The error with the name of the lock, if the request knows it. The caller knows the lock of a
-    /// level.
+    /// The thing that it is about, for errors. The hold of a level knows its own.
+    pub fn thing(&self) -> Thing {
+        self.subject().map_or(Thing::Lock, |(_, thing)| thing)
+    }
+
+    /// The error with the name of the lock, if the request knows it.
     pub fn named(&self, error: Error) -> Error {
-        match self {
-            Request::Acquire { name, .. }
-            | Request::AcquireAll { name, .. }
-            | Request::Release(Target::Key { name, .. })
-            | Request::Extend {
-                target: Target::Key { name, .. },
-                ..
-            }
-            | Request::ReleaseToken { name, .. }
-            | Request::ExtendToken { name, .. }
-            | Request::Adopt { name, .. }
-            | Request::Force { name, .. }
-            | Request::Inspect { name, .. }
-            | Request::Count { name, .. }
-            | Request::Take { name, .. }
-            | Request::Await { name, .. }
-            | Request::Change { name, .. }
-            | Request::Read { name, .. } => error.on(name).of(self.thing()),
-            Request::Release(Target::Level { .. })
-            | Request::Extend {
-                target: Target::Level { .. },
-                ..
-            }
-            | Request::Connect
-            | Request::Close { .. } => error,
+        match self.subject() {
+            Some((name, thing)) => error.on(name).of(thing),
+            None => error,
         }
     }
 }
@@ -322,14 +303,8 @@ pub struct Terms {
     pub tied: bool,
     /// The permits that an acquisition takes from a semaphore. 0 for a lock.
     pub permits: u16,
-    /// How many permits the semaphore gets if it has none yet; 0 to leave that to others.
-    pub limit: u32,
-    /// Whether it takes the lock from all that have it and comes before all that wait. That is a
-    /// try of the write side of a read-write lock, as an owner of its own.
-    pub steal: bool,
-    /// How long a reader of a read-write lock stands back for writers of other clients that wait,
-    /// and how long one call of a waiting writer keeps new readers back.
-    pub writer_preference: Option<Duration>,
+    /// The terms that only some primitives have.
+    pub special: Special,
 }
 
 /// How long Redis keeps a level if it hears nothing more from us.
@@ -436,6 +411,9 @@ pub enum Output {
     Stop,
 }
 
+/// How many hand-overs in a row, and in how long a time.
+pub(super) type Handovers = (usize, Duration);
+
 /// The settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -445,7 +423,7 @@ pub struct Config {
     pub outage: Duration,
     /// How many times in a row, and for how long, a lock may go from one owner of this client to
     /// the next before other clients get a chance.
-    pub handovers: (usize, Duration),
+    pub handovers: Handovers,
     /// How long a channel stays subscribed after the last waiter has gone. A caller that had to
     /// wait often waits again.
     pub linger: Duration,
@@ -466,6 +444,20 @@ impl Terms {
     pub(super) fn first_lease(&self) -> Duration {
         let lease = self.lease.duration();
         self.max_hold.map_or(lease, |most| lease.min(most))
+    }
+
+    /// How such a hold is stored, with the caller's own value as its owner or with one that is drawn.
+    pub(super) fn form(&self, token: Option<Arc<str>>) -> Form {
+        Form {
+            kind: self.kind,
+            token,
+            permits: self.permits,
+        }
+    }
+
+    /// Whether a key that has the lock enters it again. A reader never waits for itself.
+    pub(super) fn reenters(&self) -> bool {
+        self.reentrant || self.kind.reads()
     }
 }
 

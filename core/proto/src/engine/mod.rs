@@ -45,7 +45,6 @@ mod waiter;
 mod watchdog;
 mod work;
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::names::reader_of;
-use crate::wire::{Form, Kind, Name, Op, OwnerId, Release, Reply, Topic, first_owner};
+use crate::wire::{Form, Name, Op, OwnerId, Release, Reply, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Answer, Call, Context, Purpose};
@@ -74,7 +73,7 @@ use queries::{Effect, Queries};
 use refusals::Refusals;
 use timers::Timer;
 use view::View;
-use waiter::Waiter;
+use waiter::{Acquisition, Waiter};
 use watchdog::{Due, Renewed, Watchdog};
 
 pub use interface::{
@@ -299,16 +298,15 @@ impl Engine {
     }
 
     fn request(&mut self, id: RequestId, request: Request) {
-        if let Some(closing) = &self.closing {
-            let is_done = closing.is_done();
-            return match request {
-                Request::Close { limit } => self.close(id, limit),
-                // A change that tells what has happened counts beside a close, too.
-                Request::Change { name, change } if change.is_kept() && !is_done => {
-                    self.counting.change(&mut self.cx, id, name, change);
-                }
-                _ => self.cx.fail(id, request.named(Error::closed())),
-            };
+        let counts = |request: &Request, closing: &Closing| match request {
+            Request::Close { .. } => true,
+            // A change that tells what has happened counts beside a close, too.
+            Request::Change { change, .. } => change.is_kept() && !closing.is_done(),
+            _ => false,
+        };
+        let closing = self.closing.as_ref();
+        if closing.is_some_and(|closing| !counts(&request, closing)) {
+            return self.cx.fail(id, request.named(Error::closed()));
         }
         if let Some((name, error)) = request.shares_keys() {
             return self.cx.fail(id, request.named(error.on(name)));
@@ -325,12 +323,15 @@ impl Engine {
                 terms,
                 token,
             } => {
-                let form = Form {
-                    kind: terms.kind,
-                    token,
-                    permits: terms.permits,
-                };
-                self.acquire(id, name, key, wait, terms, form);
+                let form = terms.form(token);
+                self.acquire(Acquisition {
+                    id,
+                    name,
+                    key,
+                    wait,
+                    terms,
+                    form,
+                });
             }
             Request::AcquireAll {
                 name,
@@ -369,7 +370,17 @@ impl Engine {
                 key,
                 terms,
                 token,
-            } => self.adopt(id, name, key, terms, token),
+            } => {
+                let asked = Acquisition {
+                    id,
+                    name,
+                    key,
+                    wait: None,
+                    form: Form::of(terms.kind),
+                    terms,
+                };
+                self.adopt(asked, token);
+            }
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
             Request::Inspect { name, kind, what } => {
                 self.ask(id, Some(Op::Inspect { name, kind, what }));
@@ -483,14 +494,7 @@ impl Engine {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Acquire {
-                asked,
-                name,
-                key,
-                wait,
-                terms,
-                form,
-            } => self.acquire(asked, name, key, wait, terms, form),
+            Step::Acquire(asked) => self.acquire(asked),
             Step::Release { asked, target } => self.release(asked, &target),
             Step::Extend {
                 asked,
@@ -601,62 +605,9 @@ impl Engine {
         }
     }
 
-    /// None of this client's callers waits: its place in the crowd is given up. It has another one when
-    /// they come again. Where the lock is free, the next place is told.
-    fn leave_crowd(&mut self, name: &Name) {
-        let next = self.cx.next_owner();
-        let Some(queue) = self.names.queues.get_mut(name) else {
-            return;
-        };
-        let place = queue.crowd.place;
-        if queue.crowd.is_told {
-            queue.crowd.leave();
-        } else {
-            (queue.crowd.ahead, queue.crowd.place) = (None, place.map(|_| next));
-        }
-        self.give_up_place(name.clone(), place);
-    }
-
-    fn give_up_place(&mut self, name: Name, place: Option<OwnerId>) {
-        let left = Left {
-            name,
-            owner: self.cx.next_owner(),
-            form: Form::default(),
-            // The set may have it for so long.
-            lease: tuning::CROWD_KEPT,
-            marked: false,
-            place,
-        };
-        self.clean_up(left, None);
-    }
-
     /// Removes what a waiter may have left at the server.
     fn clean_up_waiter(&mut self, waiter: &Waiter) {
         self.clean_up(waiter.left(), waiter.unsettled);
-    }
-
-    /// The place in a crowd that ends with the lock of this owner. It ends once: a second release of this owner
-    /// would take it from the next waiter of this client. Where this client knows of a crowd, its first one
-    /// is woken anyway, as `NOBODY` has a place.
-    pub(in crate::engine) fn end_place(
-        &mut self,
-        name: &Name,
-        owner: OwnerId,
-        kind: Kind,
-    ) -> Option<OwnerId> {
-        // A reader leaves the place in the crowd to the writers of its client.
-        if !self.crowded || !kind.facts().wakes_crowd {
-            return None;
-        }
-        let queue = self.names.queues.get(name);
-        let known = queue.and_then(|queue| queue.crowd.place).map(|_| NOBODY);
-        // A waiter has it again, where the hold was lost meanwhile.
-        let taken =
-            queue.and_then(|queue| queue.crowd.place.filter(|_| queue.crowd.ahead.is_some()));
-        let own = self.holds.get_mut(&owner);
-        let own = own.and_then(|hold| hold.place.take());
-        let own = own.map(NonZeroU64::get);
-        own.filter(|own| Some(*own) != taken).or(known)
     }
 
     /// Releases what an owner may have left. If a copy of its acquire may still run until
@@ -759,28 +710,6 @@ impl Engine {
             .and_then(|id| self.names.waiters.get(id));
         if head.is_none_or(|head| !head.is_over(now)) && self.wake_head(name) {
             self.cx.counters.wakeups.add(1);
-        }
-    }
-
-    /// The place of this client is the first now. It tries when it hears the channel of the name.
-    fn first_in_crowd(&mut self, name: &Name) {
-        let queue = self.names.queues.get(name);
-        let head = queue.and_then(|queue| queue.waiters.front());
-        let head = head.and_then(|id| self.names.waiters.get(id));
-        match head.map(|head| &head.form).filter(|form| form.crowds()) {
-            Some(form) => {
-                let topic = form.kind.facts().topic;
-                if let Some(queue) = self.names.queues.get_mut(name) {
-                    queue.crowd.tell();
-                }
-                self.cx.counters.wakeups.add(1);
-                self.names.want_channel(&mut self.cx, name, topic);
-            }
-            None => {
-                self.leave_crowd(name);
-                self.wake_head(name);
-                self.advance(name);
-            }
         }
     }
 

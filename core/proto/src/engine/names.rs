@@ -11,7 +11,7 @@ use super::context::Context;
 use super::crowd::Crowd;
 use super::hold::{Hold, Phase};
 use super::holds::Holds;
-use super::interface::{Output, RequestId};
+use super::interface::{Handovers, Output, RequestId};
 use super::lazy_box::Idle;
 use super::timers::Timer;
 use super::timing;
@@ -20,8 +20,9 @@ use super::waiter::Waiter;
 use crate::key::OwnerKey;
 use crate::maps::{Map, SortedMap, SortedSet};
 use crate::moment::Moment;
+use crate::primitives::facts::Side;
 use crate::tuning;
-use crate::wire::{Kind, Name, OwnerId, Topic};
+use crate::wire::{Name, OwnerId, Topic};
 
 /// A name that a caller of this client holds or waits for. There may be a million names. Most are
 /// held once and have no waiters, so they store the owner only.
@@ -150,7 +151,7 @@ impl WaitQueue {
         now: Moment,
         heard: u32,
         permits: u16,
-        handovers: (usize, Duration),
+        handovers: Handovers,
     ) {
         let own = self.channel.confirmed && heard > 0;
         let messages = match self.channel.topic {
@@ -279,6 +280,37 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Puts a new caller into the queue. A caller that reads what it writes comes before those that wait
+    /// for its write lock.
+    pub(super) fn line_up(&mut self, id: RequestId, waiter: &Waiter) {
+        match (waiter.under, self.attempt) {
+            (None, _) => self.waiters.push_back(id),
+            (Some(_), Attempt::Idle) => self.waiters.push_front(id),
+            (Some(_), _) => self.waiters.insert(self.waiters.len().min(1), id),
+        }
+        self.has_places |= waiter.queues();
+        self.has_readers |= waiter.form.kind.reads();
+        self.has_tries |= waiter.behind;
+        self.channel.is_used();
+    }
+
+    /// A caller of this client got the lock by a call that was `sent`.
+    pub(super) fn granted(&mut self, waiter: &Waiter, sent: Moment, now: Moment, pause: Duration) {
+        self.run = if waiter.handed {
+            self.run.one_more(sent)
+        } else {
+            Run::default()
+        };
+        if !self.waiters.is_empty() {
+            self.run.hear(sent);
+        }
+        self.turn.taken(now, waiter.announced, pause);
+        // Permits that one caller got leave others for the next, as far as is known here.
+        if !waiter.form.kind.takes_permits() {
+            self.note_refusal(now);
+        }
+    }
+
     /// Notes that somebody has the lock now, which is why these callers wait.
     pub(super) fn note_refusal(&mut self, now: Moment) {
         if !self.waiters.is_empty() {
@@ -335,23 +367,19 @@ pub(super) struct Names {
 
 impl Names {
     /// The hold that `key` has on `name`, unless it is being released. A key may read what it
-    /// writes: then it has two, and `kind` tells which of them.
+    /// writes: then it has two, and `side` tells which of them.
     pub(super) fn hold_of(
         &self,
         holds: &Holds,
         name: &Name,
         key: OwnerKey,
-        kind: Kind,
+        side: Side,
     ) -> Option<OwnerId> {
         let mine = |owner: &OwnerId| {
             let hold = holds.get(owner)?;
             let same = match key {
                 OwnerKey::Hold(level) => hold.position(Some(level)).is_some(),
-                _ => {
-                    key != OwnerKey::Once
-                        && hold.cell.key == key
-                        && hold.cell.kind.side() == kind.side()
-                }
+                _ => key != OwnerKey::Once && hold.cell.key == key && hold.cell.kind.side() == side,
             };
             (same && hold.phase != Phase::Releasing).then_some(*owner)
         };
@@ -377,11 +405,11 @@ impl Names {
         holds: &Holds,
         name: &Name,
         key: OwnerKey,
-        kind: Kind,
+        side: Side,
     ) -> Option<OwnerId> {
         let left = |hold: &Hold| {
             hold.cell.key == key
-                && hold.cell.kind.side() == kind.side()
+                && hold.cell.kind.side() == side
                 && hold.phase != Phase::Releasing
                 && hold.levels.iter().any(|level| level.detached)
         };
@@ -497,7 +525,7 @@ impl Names {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return 0;
         };
-        let counts = free && first == Some(id) && waiter.form.kind == Kind::Fair;
+        let counts = free && first == Some(id) && !waiter.form.kind.is_shared();
         waiter.passed_by = if counts { waiter.passed_by + 1 } else { 0 };
         waiter.passed_by
     }

@@ -212,26 +212,12 @@ impl Queries {
         }
         let (result, effect) = match outcome {
             CallOutcome::Answered(Reply::Forced(true)) => (Ok(Done::Forced(true)), Effect::Forced),
-            CallOutcome::Answered(Reply::Forced(deleted)) => {
-                (Ok(Done::Forced(deleted)), Effect::None)
-            }
-            CallOutcome::Answered(Reply::Holders(holders)) => {
-                (Ok(Done::Inspected(holders)), Effect::None)
-            }
-            CallOutcome::Answered(Reply::Counted(permits)) => {
-                (Ok(Done::Counted(permits)), Effect::None)
-            }
-            CallOutcome::Answered(Reply::Changed { left, .. }) => {
-                (Ok(Done::Number(left)), Effect::None)
-            }
-            CallOutcome::Answered(Reply::Foreign(what)) => (Err(foreign(&what)), Effect::None),
             // A hold of this client may have had that token.
             CallOutcome::Answered(Reply::Released(_)) => (Ok(Done::Released), Effect::Unsure),
             // An earlier copy, whose answer was lost, has freed the lock.
             CallOutcome::Answered(Reply::Gone(LostReason::Deleted)) if unsettled => {
                 (Ok(Done::Released), Effect::Unsure)
             }
-            CallOutcome::Answered(Reply::Gone(reason)) => (Err(not_of_token(reason)), Effect::None),
             // The server did it, and it is undone.
             CallOutcome::Answered(Reply::NotReplicated { got }) => {
                 let query = self.of.get_mut(&id);
@@ -241,7 +227,6 @@ impl Queries {
                 });
                 (Err(not_replicated(wanted, got)), Effect::Unsure)
             }
-            CallOutcome::Answered(Reply::Renewed(replies)) => (extended(&replies), Effect::None),
             // The server did nothing. Its reply has taught the outbox the server's clock, so the
             // next copy gets a correct not-after. If that one is late too, sending again does not
             // help.
@@ -249,7 +234,7 @@ impl Queries {
                 (Err(clocks_differ()), Effect::None)
             }
             CallOutcome::Answered(Reply::Stale) => return Effect::Repeat,
-            CallOutcome::Answered(other) => (Err(unexpected(&other)), Effect::None),
+            CallOutcome::Answered(reply) => (told(reply), Effect::None),
             CallOutcome::Refused { error, .. } => (Err(error), Effect::None),
             // `link_up` sends the query when the link is back.
             CallOutcome::NotSent if !cx.links.is_up(name) => return Effect::None,
@@ -267,10 +252,20 @@ impl Queries {
     }
 }
 
-fn extended(replies: &[RenewReply]) -> Result<Done> {
-    match replies {
-        [RenewReply::Kept] => Ok(Done::Extended),
-        [RenewReply::Gone(reason)] => Err(not_of_token(*reason)),
+/// What a reply tells the caller.
+fn told(reply: Reply) -> Result<Done> {
+    match reply {
+        Reply::Forced(deleted) => Ok(Done::Forced(deleted)),
+        Reply::Holders(holders) => Ok(Done::Inspected(holders)),
+        Reply::Counted(permits) => Ok(Done::Counted(permits)),
+        Reply::Changed { left, .. } => Ok(Done::Number(left)),
+        Reply::Foreign(what) => Err(foreign(&what)),
+        Reply::Gone(reason) => Err(not_of_token(reason)),
+        Reply::Renewed(replies) => match &*replies {
+            [RenewReply::Kept] => Ok(Done::Extended),
+            [RenewReply::Gone(reason)] => Err(not_of_token(*reason)),
+            other => Err(unexpected(&other)),
+        },
         other => Err(unexpected(&other)),
     }
 }

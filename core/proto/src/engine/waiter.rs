@@ -3,14 +3,52 @@
 use std::time::Duration;
 
 use super::cleanup::Left;
-use super::interface::Terms;
+use super::hold::Hold;
+use super::interface::{RequestId, Terms};
 use super::names::Waiting;
 use super::timing;
 use super::turn::Turn;
+use super::work::Entry;
 use crate::error::Error;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
-use crate::wire::{Acquire, Form, Kind, Layout, Name, Op, OwnerId, Payload, Seat};
+use crate::primitives::facts::Ask;
+use crate::wire::{Acquire, Form, Name, OwnerId};
+
+/// What a caller asks for that has no hold on the name, as far as it knows.
+#[derive(Debug)]
+pub(super) struct Acquisition {
+    pub(super) id: RequestId,
+    pub(super) name: Name,
+    pub(super) key: OwnerKey,
+    /// `None` waits for ever, zero tries once.
+    pub(super) wait: Option<Duration>,
+    pub(super) terms: Terms,
+    pub(super) form: Form,
+}
+
+impl Acquisition {
+    /// Whether it tries once and does not wait.
+    pub(super) fn once(&self) -> bool {
+        self.wait == Some(Duration::ZERO)
+    }
+
+    /// Whether it is one more level of this hold, which its key has.
+    pub(super) fn enters(&self, hold: &Hold) -> bool {
+        match self.key {
+            OwnerKey::Hold(_) => hold.cell.kind.side() == self.form.kind.side(),
+            _ => self.terms.reenters() && hold.cell.form() == self.form,
+        }
+    }
+
+    pub(super) fn entry(&self) -> Entry {
+        Entry {
+            key: self.key,
+            terms: self.terms,
+            wait: self.wait,
+        }
+    }
+}
 
 /// A caller that waits for its first level.
 #[derive(Debug)]
@@ -91,28 +129,21 @@ impl Waiter {
     /// Whether it waits in a crowd. Others of this client may need the channel of the name.
     pub(super) fn crowds_in(&self, queue: &Waiting) -> bool {
         self.form.crowds()
-            && self.terms.writer_preference.is_none()
+            && self.terms.special.writer_preference.is_none()
             && !queue.has_places
             && !queue.has_readers
     }
 
-    /// A waiter that has not asked yet, and waits without a deadline.
-    pub(super) fn new(
-        name: Name,
-        key: OwnerKey,
-        owner: OwnerId,
-        terms: Terms,
-        form: Form,
-        limit: Duration,
-    ) -> Self {
+    /// A waiter that has not asked yet, and has no deadline.
+    pub(super) fn new(asked: Acquisition, owner: OwnerId, limit: Duration) -> Self {
         Waiter {
-            name,
-            key,
+            name: asked.name,
+            key: asked.key,
             owner,
-            terms,
-            form,
+            terms: asked.terms,
+            form: asked.form,
             limit,
-            wait: None,
+            wait: asked.wait,
             behind: false,
             since: Moment::default(),
             deadline: None,
@@ -212,9 +243,15 @@ impl Waiter {
         self.unsettled.is_some() || self.has_place() || self.marked
     }
 
+    /// Whether its first call, which got no answer, may have got a place before those that have theirs since.
+    pub(super) fn lines_up_anew(&self) -> bool {
+        let first = !self.announced && self.earlier.is_empty();
+        first && !self.answered && !self.once()
+    }
+
     /// Whether it is a writer whose tries leave a mark at the server.
     pub(super) fn marks(&self) -> bool {
-        self.form.kind == Kind::Write && !self.once() && self.terms.writer_preference.is_some()
+        self.form.kind.writes() && !self.once() && self.terms.special.writer_preference.is_some()
     }
 
     /// Whether its next mark is due. A try renews the mark, and a timer causes the next one.
@@ -225,21 +262,20 @@ impl Waiter {
     /// The time for the mark of waiting writers, if the next try regards it. Each reader does so for
     /// a while only, so that no number of writers keeps it out for longer.
     fn mark(&self, now: Moment, recheck: Duration) -> Option<Duration> {
-        let stands_back =
-            self.form.kind == Kind::Read && self.stands_back.is_some_and(|end| end > now);
+        let stands_back = self.stands_back.is_some_and(|end| end > now);
         let counts = stands_back || self.marks();
-        let preference = self.terms.writer_preference.filter(|_| counts)?;
+        let preference = self.terms.special.writer_preference.filter(|_| counts)?;
         Some(timing::mark(preference, recheck))
     }
 
     /// The longest time between two of its tries. A writer renews its mark before that ends.
     pub(super) fn recheck(&self, recheck: Duration) -> Duration {
-        let preference = self.terms.writer_preference.filter(|_| self.marked);
+        let preference = self.terms.special.writer_preference.filter(|_| self.marked);
         preference.map_or(recheck, |time| recheck.min(timing::mark(time, recheck) / 2))
     }
 
     /// The operation that its next try sends.
-    pub(super) fn next_try(&mut self, now: Moment, recheck: Duration) -> Op {
+    pub(super) fn next_try(&mut self, now: Moment, recheck: Duration) -> Acquire {
         self.retry = None;
         let mark = self.mark(now, recheck);
         self.marked |= self.marks();
@@ -248,38 +284,20 @@ impl Waiter {
         if self.once() {
             self.deadline = None;
         }
-        Op::Acquire(Acquire {
+        let payload = (self.form.kind.facts().payload)(Ask {
+            once: self.once(),
+            special: self.terms.special,
+            mark,
+            under: self.under,
+            earlier: &self.earlier,
+        });
+        let (name, form) = (self.name.clone(), self.form.clone());
+        Acquire {
             count: self.count(),
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
-            payload: self.payload(mark),
-            ..Acquire::of(
-                self.name.clone(),
-                self.owner,
-                self.form.clone(),
-                self.lease(),
-            )
-        })
-    }
-
-    /// The part of its next try that only its primitive has.
-    fn payload(&self, mark: Option<Duration>) -> Payload {
-        let seat = || Seat {
-            queues: !self.once(),
-            earlier: self.earlier.clone(),
-        };
-        let (limit, steal, under) = (self.terms.limit, self.terms.steal, self.under);
-        match self.form.kind.layout() {
-            Layout::Hash | Layout::Plain | Layout::Learning => Payload::Whole(None),
-            Layout::Read => Payload::Read { under, mark },
-            Layout::Write => Payload::Write {
-                steal,
-                mark,
-                place: None,
-            },
-            Layout::Queued => Payload::Queued(seat()),
-            Layout::Permits => Payload::Permits(limit, None),
-            Layout::QueuedPermits => Payload::QueuedPermits(limit, seat()),
+            payload,
+            ..Acquire::of(name, self.owner, form, self.lease())
         }
     }
 

@@ -24,12 +24,7 @@ pub(super) struct Task {
 /// An operation that changes the count or the lease of a hold.
 #[derive(Debug)]
 pub(super) enum HoldOp {
-    /// One more level, for a caller with this key.
-    Enter {
-        key: OwnerKey,
-        terms: Terms,
-        wait: Option<Duration>,
-    },
+    Enter(Entry),
     /// Give back this level; without one, the newest.
     Leave(Option<LevelId>),
     /// Make the lock live at least this long.
@@ -42,6 +37,14 @@ pub(super) enum HoldOp {
     /// Confirm that the lock was still held when this caller passed it on. That completes the
     /// caller's release.
     Passed,
+}
+
+/// One more level, for a caller with this key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) key: OwnerKey,
+    pub(super) terms: Terms,
+    pub(super) wait: Option<Duration>,
 }
 
 impl HoldOp {
@@ -71,23 +74,17 @@ impl Task {
 
     /// Whether it is a re-entry of a caller with this key.
     pub(super) fn is_entry_of(&self, key: OwnerKey) -> bool {
-        matches!(self.wish, HoldOp::Enter { key: of, .. } if of == key)
+        matches!(&self.wish, HoldOp::Enter(entry) if entry.key == key)
     }
 
     /// Whether it tries once and does not wait.
     pub(super) fn once(&self) -> bool {
-        matches!(
-            self.wish,
-            HoldOp::Enter {
-                wait: Some(Duration::ZERO),
-                ..
-            }
-        )
+        matches!(&self.wish, HoldOp::Enter(entry) if entry.wait == Some(Duration::ZERO))
     }
 
     /// Whether it may be dropped when no caller wants it any more.
     pub(super) fn optional(&self) -> bool {
-        matches!(self.wish, HoldOp::Enter { .. } | HoldOp::Extend { .. })
+        matches!(self.wish, HoldOp::Enter(_) | HoldOp::Extend { .. })
     }
 }
 
@@ -176,7 +173,7 @@ impl Command {
 
     /// Whether it is a re-entry that no caller wants any more. A copy of it may have run.
     pub(super) fn is_unwanted_entry(&self) -> bool {
-        self.task.request.is_none() && matches!(self.task.wish, HoldOp::Enter { .. })
+        self.task.request.is_none() && matches!(self.task.wish, HoldOp::Enter(_))
     }
 }
 

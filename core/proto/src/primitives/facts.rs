@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::payload::{Payload, Seat, Special};
 use crate::error::Thing;
 use crate::wire::ids::{OwnerId, number_of, write_identity, write_number};
 
@@ -47,6 +48,9 @@ pub struct Facts {
     pub batch: Option<Shape>,
     /// Whether a re-entry key may re-enter it by default.
     pub reenters: bool,
+    /// Why a key that has it or waits for it does not get it once more, if a release by that key could not
+    /// tell which of the two it ends.
+    pub second_of_key: Option<&'static str>,
     /// Whether a caller can choose the value that is stored for it.
     pub takes_tokens: bool,
     /// Whether it has keys beside its own that Redisson names by the same rules as those of another
@@ -58,6 +62,32 @@ pub struct Facts {
     pub lease: fn(Duration) -> Duration,
     /// Appends the owner as it is stored in Redis.
     pub write_owner: fn(Owner<'_>, &mut Vec<u8>),
+    /// The part of an acquisition that only this primitive has.
+    pub payload: fn(Ask<'_>) -> Payload,
+}
+
+/// What a waiter asks for beside the lock. Each primitive takes its part of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// Whether it tries once and does not wait.
+    pub once: bool,
+    pub special: Special,
+    /// The time of the mark of waiting writers, if this call regards it.
+    pub mark: Option<Duration>,
+    /// The owner of the write lock under which it reads.
+    pub under: Option<OwnerId>,
+    /// Its owners before the last connections were made.
+    pub earlier: &'a [OwnerId],
+}
+
+impl Ask<'_> {
+    /// What it asks of a queue that Redis keeps.
+    pub fn seat(&self) -> Seat {
+        Seat {
+            queues: !self.once,
+            earlier: self.earlier.to_vec(),
+        }
+    }
 }
 
 /// The data layout of a lock. Its scripts depend on it.

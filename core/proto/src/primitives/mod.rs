@@ -10,6 +10,7 @@ pub mod fair {
     pub mod ops;
 }
 pub mod ops;
+pub mod payload;
 pub mod read_write {
     pub mod facts;
     pub mod ops;

@@ -142,6 +142,11 @@ impl Kind {
         self.side() == Side::Read
     }
 
+    /// Whether it is the write side of that lock.
+    pub fn writes(self) -> bool {
+        self.side() == Side::Write
+    }
+
     /// Whether an owner of this kind may hold the name together with other owners of it.
     pub fn is_shared(self) -> bool {
         self.facts().is_shared

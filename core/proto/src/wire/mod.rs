@@ -52,7 +52,7 @@ pub use kind::{Form, Kind};
 pub(crate) use names::timeout_key;
 pub use op::{
     Acquire, Fencing, FollowUp, HandOver, Inspection, LeaseSample, Op, Payload, Place, Release,
-    Renewal, Seat,
+    Renewal, Seat, Special,
 };
 pub use process::Process;
 pub use publish::{Publish, is_shardable};

@@ -98,9 +98,22 @@ pub(crate) fn timeout_prefix(name: &str) -> [&str; 3] {
 }
 
 /// The key of the taken permits of a semaphore.
-pub(crate) fn taken_key(name: &str) -> String {
+pub fn taken_key(name: &str) -> String {
     timeout_prefix(name).concat() + "timeout"
 }
+
+/// The semaphore whose taken permits a key of this name keeps.
+pub fn semaphore_of(key: &str) -> Option<String> {
+    let name = key.strip_suffix(":timeout")?;
+    let name = namesake(name).unwrap_or(name);
+    (taken_key(name) == key).then(|| name.to_owned())
+}
+
+/// The field with the mode of a read-write lock.
+pub const MODE: &str = "mode";
+
+/// What the owner that writes ends with in the hash of such a lock.
+pub const WRITER: &str = ":write";
 
 /// The keys that say who has a lock or semaphore of this name, whatever its kind.
 pub fn held_keys(name: &str) -> Vec<String> {
@@ -200,6 +213,10 @@ mod tests {
         assert_eq!(permit_queue_keys("o"), keys);
         assert_eq!(taken_key("orders"), "{orders}:timeout");
         assert_eq!(taken_key("a{b}c"), "a{b}c:timeout");
+        for name in ["s", "a{b}c", "a:timeout"] {
+            assert_eq!(semaphore_of(&taken_key(name)).as_deref(), Some(name));
+        }
+        assert_eq!(semaphore_of("s:timeout"), None);
         let latch = |name| channel(Topic::Latch, name);
         assert_eq!(latch("o"), "redisson_countdownlatch__channel__{o}");
         assert_eq!(latch("a{b}"), "redisson_countdownlatch__channel__{a{b}}");

@@ -9,12 +9,11 @@ use crate::engine::errors::{
     clocks_differ, not_replicated, not_sent, unanswered_command, unconfirmed, unheard_entry,
 };
 use crate::engine::hold::Phase;
-use crate::engine::interface::{
-    CallId, CallOutcome, Done, LevelId, Output, RequestId, Target, Terms,
-};
+use crate::engine::interface::{CallId, CallOutcome, Done, LevelId, Output, RequestId, Target};
 use crate::engine::lazy_box::Idle;
 use crate::engine::links::Which;
-use crate::engine::work::{Command, HoldOp, Task};
+use crate::engine::waiter::Acquisition;
+use crate::engine::work::{Command, Entry, HoldOp, Task};
 use crate::engine::{Engine, NOBODY, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
@@ -28,21 +27,12 @@ impl Engine {
     // ---- operations ----
 
     /// Re-entry: one more level on a hold.
-    pub(in crate::engine) fn enter(
-        &mut self,
-        id: RequestId,
-        owner: OwnerId,
-        key: OwnerKey,
-        wait: Option<Duration>,
-        terms: Terms,
-    ) {
-        let answer_by = wait
-            .filter(|wait| !wait.is_zero())
-            .map(|wait| self.cx.now.after(wait));
+    pub(in crate::engine) fn enter(&mut self, id: RequestId, owner: OwnerId, entry: Entry) {
+        let wait = entry.wait.filter(|wait| !wait.is_zero());
         let task = Task {
             request: Some(id),
-            wish: HoldOp::Enter { key, terms, wait },
-            answer_by,
+            answer_by: wait.map(|wait| self.cx.now.after(wait)),
+            wish: HoldOp::Enter(entry),
         };
         let down = self.holds.error(&self.cx, owner).filter(|_| task.once());
         self.wish(owner, task);
@@ -110,10 +100,11 @@ impl Engine {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key, kind } => {
                 let not_owner = || Error::not_held().on(name);
+                let side = kind.side();
                 let target = self
                     .names
-                    .left_to(&self.holds, name, *key, *kind)
-                    .or_else(|| self.names.hold_of(&self.holds, name, *key, *kind));
+                    .left_to(&self.holds, name, *key, side)
+                    .or_else(|| self.names.hold_of(&self.holds, name, *key, side));
                 target.map(|owner| (owner, None)).ok_or_else(not_owner)
             }
         }
@@ -213,7 +204,7 @@ impl Engine {
         let (name, form) = (hold.cell.name.clone(), hold.cell.form());
         let released = || Error::released_before("level").on(&name);
         match wish {
-            HoldOp::Enter { terms, .. } => {
+            HoldOp::Enter(Entry { terms, .. }) => {
                 let lease = hold.capped(terms.lease.duration(), now);
                 let count = hold.count().saturating_add(1);
                 Ok(Op::Acquire(Acquire {
@@ -576,7 +567,7 @@ impl Engine {
             }
             HoldOp::Leave(_) => self.left(task.request),
             // An earlier copy may have run.
-            HoldOp::Enter { .. } if copies > 1 => {
+            HoldOp::Enter(_) if copies > 1 => {
                 self.cx.answer(task.request, Err(error.on(&name)));
                 return self.settle_count(owner);
             }
@@ -596,11 +587,11 @@ impl Engine {
         let passed = std::mem::take(&mut command.passed);
         let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
         match (&command.task.wish, reply) {
-            (HoldOp::Enter { terms, .. }, Reply::Acquired { ttl, .. }) => {
+            (HoldOp::Enter(Entry { terms, .. }), Reply::Acquired { ttl, .. }) => {
                 let terms = *terms;
                 self.entered(request, owner, Granted { terms, sent, ttl });
             }
-            (HoldOp::Enter { terms, .. }, Reply::NotReplicated { got }) => {
+            (HoldOp::Enter(Entry { terms, .. }), Reply::NotReplicated { got }) => {
                 let name = hold.cell.name.clone();
                 let error = not_replicated(terms.replicas.into(), got).on(&name);
                 self.cx.answer(request, Err(error));
@@ -701,12 +692,19 @@ impl Engine {
             return;
         };
         match task.wish {
-            HoldOp::Enter { key, terms, wait }
+            HoldOp::Enter(Entry { key, terms, wait })
                 if !matches!(key, OwnerKey::Hold(_)) && self.closing.is_none() =>
             {
                 self.cx.callers.remove(&id);
-                let left = task.answer_by.map(|end| self.cx.now.until(end)).or(wait);
-                self.acquire(id, name.clone(), key, left, terms, form.clone());
+                let left = task.answer_by.map(|end| self.cx.now.until(end));
+                self.acquire(Acquisition {
+                    id,
+                    name: name.clone(),
+                    key,
+                    wait: left.or(wait),
+                    terms,
+                    form: form.clone(),
+                });
             }
             HoldOp::Passed => self.cx.fail(id, unconfirmed().on(name)),
             _ => self.cx.fail(
@@ -763,7 +761,7 @@ impl Engine {
     fn late_error(&self, name: &Name, wish: &HoldOp) -> Error {
         match wish {
             // The key holds the lock already, so only the server can be the reason.
-            HoldOp::Enter { wait, .. } => self
+            HoldOp::Enter(Entry { wait, .. }) => self
                 .cx
                 .links
                 .error(name)
@@ -807,7 +805,7 @@ impl Engine {
         };
         let entries = hold
             .tasks()
-            .filter(|task| matches!(task.wish, HoldOp::Enter { .. }) && which(task));
+            .filter(|task| matches!(task.wish, HoldOp::Enter(_)) && which(task));
         let ids: Vec<RequestId> = entries.filter_map(|task| task.request).collect();
         // The last one first: when the first one ends, the next command starts. It must not be one
         // of these.

@@ -33,10 +33,10 @@ use std::time::Duration;
 use crate::engine::cleanup::Left;
 use crate::engine::context::{Answer, Granted, Purpose};
 use crate::engine::hold::{Hold, Phase};
-use crate::engine::interface::{CallId, CallOutcome, Lease, Output, RequestId, Terms};
+use crate::engine::interface::{CallId, CallOutcome, Lease, Output, RequestId};
 use crate::engine::names::{Attempt, WaitQueue};
 use crate::engine::ops::NOBODY;
-use crate::engine::waiter::Waiter;
+use crate::engine::waiter::{Acquisition, Waiter};
 use crate::engine::work::{HoldOp, Task};
 use crate::engine::{Engine, timing};
 use crate::error::{Error, ErrorKind, LostReason};
@@ -172,7 +172,7 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let limit = terms.limit;
+        let limit = terms.special.limit;
         hold.levels.clear();
         hold.must_end = terms
             .max_hold
@@ -231,7 +231,7 @@ impl Engine {
         let alike = next.and_then(|id| {
             let waiter = self.names.waiters.get_mut(&id)?;
             let asks = waiter.once() || waiter.is_asking();
-            let same = waiter.form == *form && waiter.terms.limit == limit;
+            let same = waiter.form == *form && waiter.terms.special.limit == limit;
             (same && !asks).then_some((id, waiter))
         });
         match alike {
@@ -356,24 +356,17 @@ impl Engine {
     /// One call replaces the token by an owner of this client. So the process that handed the lock on
     /// can neither release nor extend it any more, and what it does when its own hold ends does no
     /// harm. It is told of the loss as of any other. A second adoption with the same token is refused.
-    pub(in crate::engine) fn adopt(
-        &mut self,
-        id: RequestId,
-        name: Name,
-        key: OwnerKey,
-        terms: Terms,
-        token: Arc<str>,
-    ) {
-        let form = Form::of(terms.kind);
+    pub(in crate::engine) fn adopt(&mut self, asked: Acquisition, token: Arc<str>) {
+        let (id, name, key) = (asked.id, &asked.name, asked.key);
+        let (form, terms) = (&asked.form, &asked.terms);
         let mine = self
             .names
-            .hold_of(&self.holds, &name, key, form.kind)
+            .hold_of(&self.holds, name, key, form.kind.side())
             .filter(|owner| !self.forget_run_out(*owner, key));
         if mine.is_some_and(|owner| !self.holds.get(&owner).is_some_and(Hold::is_lost)) {
             // A release by this key could not tell which hold it gives back.
             let text = "this thread, task or key has the lock already; release it first, or use another key";
-            let error = Error::new(ErrorKind::InvalidArgument, text);
-            return self.cx.fail(id, error.on(&name));
+            return self.cx.fail(id, Error::invalid(text).on(name));
         }
         let lease = terms.first_lease();
         let owner = self.cx.next_owner();
@@ -387,7 +380,7 @@ impl Engine {
             fencing: terms.fencing,
             replicas: terms.replicas.into(),
         });
-        let adopter = Waiter::new(name, key, owner, terms, form, tuning::PLAIN_LIMIT);
+        let adopter = Waiter::new(asked, owner, tuning::PLAIN_LIMIT);
         self.queries
             .add(&mut self.cx, id, Some(op), Some(Box::new(adopter)));
         self.send_query(id);

@@ -308,7 +308,7 @@ impl Engine {
     ) {
         let error = match task.wish {
             HoldOp::Leave(level) => self.unwind_level(owner, level).err(),
-            HoldOp::Enter { .. } => Some(Error::lost_before(name, reason)),
+            HoldOp::Enter(_) => Some(Error::lost_before(name, reason)),
             // The lock may have been lost after this caller had passed it on.
             HoldOp::Passed if !is_seen(reason) => Some(unconfirmed().on(name)),
             _ => None,

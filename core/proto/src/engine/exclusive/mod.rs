@@ -1,6 +1,8 @@
 //! The exclusive lock: one owner of a name, first come, first served.
 //!
-//! - `acquire`: the tries of the waiters, from the request to the grant.
+//! - `acquire`: a first acquisition, from the request to the call; readers, and writers that steal.
+//! - `outcomes`: the outcomes of these calls, up to the grant; timers, ends and wake-ups of waiters.
+//! - `crowds`: the place of this client among many that wait.
 //! - `commands`: re-entry, release and extension of a hold.
 //! - `handover`: the lock goes from one caller of this client to the next, or to this client from
 //!   another process.
@@ -13,7 +15,9 @@
 
 mod acquire;
 mod commands;
+mod crowds;
 mod handover;
 mod life;
+mod outcomes;
 mod places;
 mod rules;

@@ -12,14 +12,14 @@ use std::time::Duration;
 use super::rules::{Wish, blocking, is_being_left, is_blocked};
 use crate::engine::cleanup::Left;
 use crate::engine::context::Purpose;
-use crate::engine::errors::{clocks_differ, not_replicated, timeout, unanswered};
+use crate::engine::errors::timeout;
 use crate::engine::interface::{CallOutcome, RequestId};
 use crate::engine::links::Which;
 use crate::engine::waiter::{Ahead, Waiter};
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Name, OwnerId, Reply};
+use crate::wire::{Form, Name, Op, OwnerId, Reply};
 
 impl Engine {
     /// Sends a call of this waiter. If one is in flight, another follows when that is refused.
@@ -61,7 +61,7 @@ impl Engine {
             }
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
-        let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
+        let op = Op::Acquire(waiter.next_try(self.cx.now, self.cx.config.recheck));
         let (limit, purpose) = (waiter.limit, Purpose::Try(id));
         let inline = self.view().inline(&self.cx, &purpose, &op);
         if let Some(waiter) = self.names.waiters.get_mut(&id) {
@@ -146,22 +146,11 @@ impl Engine {
         let asked = std::mem::replace(&mut waiter.ahead, Ahead::InVain);
         let again = asked == Ahead::Asking { again: true };
         match outcome {
-            CallOutcome::Unanswered => {
+            CallOutcome::Unanswered if waiter.lines_up_anew() => {
                 let expires = timing::copy_expires(sent, waiter.limit);
-                waiter.unsettled = Some(expires);
-                if waiter.answered {
-                    return self.remove_waiter(id, false);
-                }
-                if waiter.once() {
-                    let error = self.cx.links.error(&waiter.name).unwrap_or_else(unanswered);
-                    return self.end_waiter(id, error, true);
-                }
-                if !waiter.announced && waiter.earlier.is_empty() {
-                    return self.line_up_anew(id, expires);
-                }
-                let at = expires.max(self.cx.now);
-                self.names.park(&mut self.cx, id, at);
+                self.line_up_anew(id, expires);
             }
+            CallOutcome::Unanswered => self.unanswered_try(id, sent),
             CallOutcome::Answered(Reply::Busy { .. } | Reply::Vain { .. }) if waiter.answered => {
                 self.remove_waiter(id, false);
             }
@@ -172,20 +161,7 @@ impl Engine {
             CallOutcome::Answered(Reply::Vain { ttl }) => {
                 self.place_tried_in_vain(id, ttl, again, false)
             }
-            CallOutcome::Answered(Reply::Stale) if was_stale => {
-                self.refused_for_now(id, clocks_differ())
-            }
-            CallOutcome::Answered(Reply::Stale) => self.ask_for_place(id),
-            CallOutcome::Refused {
-                error,
-                passing: true,
-            } => self.refused_for_now(id, error),
-            CallOutcome::NotSent => self.not_sent(id),
-            CallOutcome::Answered(Reply::NotReplicated { got }) => {
-                let error = not_replicated(waiter.terms.replicas.into(), got);
-                self.end_waiter(id, error, true);
-            }
-            outcome => self.end_try(id, outcome),
+            outcome => self.not_done(id, outcome, was_stale, |engine| engine.ask_for_place(id)),
         }
     }
 
@@ -254,19 +230,7 @@ impl Engine {
             self.cx
                 .trace("waiting", &name, || "held elsewhere; waiting".to_owned());
         }
-        let longest = self.cx.config.recheck.min(tuning::PLACE_ASKED);
-        let recheck = self.cx.jitter.spread(longest);
-        let passed_by = self.names.passed_by(&name, id, ttl.is_none());
-        let pause = match ttl {
-            Some(ttl) => ttl + tuning::EXPIRY_SLACK,
-            // The head takes it, and this waiter has to learn for how long.
-            None if passed_by > 0 => {
-                let many = 1_u32.checked_shl(passed_by).unwrap_or(u32::MAX);
-                tuning::TRANSIENT_BACKOFF.0.saturating_mul(many)
-            }
-            None => recheck,
-        };
-        let at = self.cx.now.after(pause.min(recheck));
+        let at = self.asks_again_at(&name, id, ttl);
         self.names.park(&mut self.cx, id, at);
         if again {
             self.ask_for_place(id);
@@ -276,6 +240,23 @@ impl Engine {
             // The message that made it ask may have been for the next one.
             self.wake_head(&name);
         }
+    }
+
+    /// When a waiter asks again by itself that was refused for `ttl`.
+    fn asks_again_at(&mut self, name: &Name, id: RequestId, ttl: Option<Duration>) -> Moment {
+        let longest = self.cx.config.recheck.min(tuning::PLACE_ASKED);
+        let recheck = self.cx.jitter.spread(longest);
+        let passed_by = self.names.passed_by(name, id, ttl.is_none());
+        let pause = match ttl {
+            Some(ttl) => ttl + tuning::EXPIRY_SLACK,
+            // The head takes it, and this waiter has to learn for how long.
+            None if passed_by > 0 => {
+                let many = 1_u32.checked_shl(passed_by).unwrap_or(u32::MAX);
+                tuning::TRANSIENT_BACKOFF.0.saturating_mul(many)
+            }
+            None => recheck,
+        };
+        self.cx.now.after(pause.min(recheck))
     }
 
     /// Something may be free. The first waiter with a place asks. The waiters before it have no place yet,

@@ -12,7 +12,7 @@ use crate::engine::interface::RequestId;
 use crate::engine::names::{Attempt, WaitQueue};
 use crate::engine::slab::Slab;
 use crate::engine::view::View;
-use crate::engine::waiter::Waiter;
+use crate::engine::waiter::{Acquisition, Waiter};
 use crate::error::Error;
 use crate::key::OwnerKey;
 use crate::wire::{Kind, Name, OwnerId};
@@ -35,30 +35,25 @@ pub(super) fn is_had(view: View<'_>, name: &Name) -> bool {
     })
 }
 
-/// Whether another caller of this client waits for the name. A try never barges past those. With
-/// `joins`, a reader with this key may ask beside readers that wait, and one that wants permits
-/// beside those that have not been refused.
-pub(super) fn comes_behind(
-    view: View<'_>,
-    name: &Name,
-    wish: Wish,
-    joins: Option<OwnerKey>,
-) -> bool {
-    let Some(queue) = view.names.queues.get(name) else {
+/// Whether another caller of this client waits for the name. A try never barges past those. A reader
+/// may ask beside readers that wait, and one that wants permits beside those that have not been refused.
+pub(super) fn comes_behind(view: View<'_>, asked: &Acquisition, under: Option<OwnerId>) -> bool {
+    let Some(queue) = view.names.queues.get(&asked.name) else {
         return false;
     };
     // The others wait for the lock under which this caller reads.
-    if wish.under.is_some() {
+    if under.is_some() {
         return false;
     }
+    let shares = asked.form.kind.is_shared();
     let beside = |waiter: &Waiter| {
-        let other = |key| key == OwnerKey::Once || key != waiter.key;
+        let other = asked.key == OwnerKey::Once || asked.key != waiter.key;
         let refused = match waiter.queues() {
             true => waiter.announced,
             false => queue.attempt == Attempt::Parked,
         };
         let asks = waiter.form.kind.reads() || !refused;
-        waiter.form.kind.is_shared() && asks && joins.is_some_and(other)
+        waiter.form.kind.is_shared() && asks && shares && other
     };
     // A waiter that has its answer only keeps its place until its call is settled.
     let waits = |id: &RequestId| {
@@ -116,10 +111,12 @@ pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error 
     }
     if is_refused || is_had(view, &waiter.name) {
         let (name, kind) = (&waiter.name, waiter.form.kind);
-        let own = view.names.hold_of(view.holds, name, waiter.key, kind);
+        let own = view
+            .names
+            .hold_of(view.holds, name, waiter.key, kind.side());
         return match waiter.wait {
             None | Some(Duration::ZERO) => timeout(name, waiter.wait),
-            Some(wait) if kind.takes_permits() && waiter.terms.limit == 0 => {
+            Some(wait) if kind.takes_permits() && waiter.terms.special.limit == 0 => {
                 timeout_without_limit(name, wait)
             }
             Some(wait) if own.is_some() && !kind.takes_permits() => timeout_by_itself(name, wait),
@@ -198,7 +195,7 @@ pub(super) fn blocking(
 pub(super) fn is_read_only(holds: &Slab<Hold>, queue: &WaitQueue) -> bool {
     let all = queue.holds().iter().filter_map(|owner| holds.get(owner));
     all.filter(|hold| hold.blocks(false))
-        .all(|hold| hold.phase == Phase::Held && hold.cell.kind == Kind::Read)
+        .all(|hold| hold.phase == Phase::Held && hold.cell.kind.reads())
 }
 
 /// Whether an earlier attempt with the token of this form may still free the name: its lock is

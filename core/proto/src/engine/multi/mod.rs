@@ -15,6 +15,8 @@
 //!
 //! [resource hierarchy]: https://en.wikipedia.org/wiki/Dining_philosophers_problem#Resource_hierarchy_solution
 
+mod acquiring;
+mod held;
 mod quorum;
 
 use std::collections::VecDeque;
@@ -24,15 +26,17 @@ use std::time::Duration;
 use super::context::{Context, IS_PART};
 use super::interface::{Done, Lease, LevelId, Output, Part, RequestId, Target, Terms};
 use super::timers::Timer;
+use super::waiter::Acquisition;
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::maps::{Map, SortedMap};
-use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Kind, Name, OwnerId, Side};
-use quorum::{Lack, Look, Next, Round};
+use crate::wire::{Kind, Name, OwnerId, Side};
+use acquiring::{Acquiring, Grant};
+use held::{Command, Group, Level};
+use quorum::{Look, Next, Round};
 
 /// Puts the locks of a multi lock into the order in which every client waits for them, and gives them
 /// with the name of the whole. `of` tells the name and the kind of each.
@@ -72,7 +76,7 @@ pub fn in_order<L>(mut locks: Vec<L>, of: impl Fn(&L) -> (&Name, Kind)) -> Resul
 /// The multi locks of a client.
 #[derive(Debug, Default)]
 pub(super) struct Multi {
-    attempts: SortedMap<RequestId, Attempt>,
+    attempts: SortedMap<RequestId, Acquiring>,
     commands: SortedMap<RequestId, Command>,
     /// The request of a caller that a request for a part belongs to.
     asked: SortedMap<RequestId, Asked>,
@@ -91,14 +95,7 @@ pub(super) struct Multi {
 /// A step with a part, for the engine to do. The answer of those that ask comes to [`Multi::answered`].
 #[derive(Debug)]
 pub(super) enum Step {
-    Acquire {
-        asked: RequestId,
-        name: Name,
-        key: OwnerKey,
-        wait: Option<Duration>,
-        terms: Terms,
-        form: Form,
-    },
+    Acquire(Acquisition),
     Release {
         asked: RequestId,
         target: Target,
@@ -141,262 +138,6 @@ pub(super) struct Wanted {
     pub(super) parts: Arc<[Part]>,
     /// How many of them make it held.
     pub(super) needed: usize,
-}
-
-/// An acquisition under way.
-#[derive(Debug)]
-struct Attempt {
-    name: Name,
-    key: OwnerKey,
-    terms: Terms,
-    parts: Arc<[Part]>,
-    /// How many of them make it held.
-    needed: usize,
-    wait: Option<Duration>,
-    deadline: Option<Moment>,
-    /// The parts that it has.
-    granted: Vec<Option<Grant>>,
-    /// The requests without an answer, by part.
-    asked: Vec<Option<RequestId>>,
-    /// The parts that were refused when they were last asked for.
-    busy: Vec<bool>,
-    /// The part that it waits for. All others are only tried.
-    waits_for: Option<usize>,
-    /// It has waited, so that the leases of some parts began before those of others.
-    has_waited: bool,
-    /// The first refused part of this round, and why.
-    refused: Option<(usize, Error)>,
-    /// For a quorum: what it has seen of the parts that it lacks.
-    look: Look,
-    /// An error that ends the acquisition.
-    failed: Option<Error>,
-}
-
-#[derive(Debug)]
-struct Grant {
-    cell: Arc<HoldCell>,
-    level: LevelId,
-}
-
-/// A release or an extension of all parts.
-#[derive(Debug)]
-struct Command {
-    /// It has its answer already.
-    answered: bool,
-    name: Name,
-    left: usize,
-    /// The first error, and whether it tells of a loss, which says more than that another part was not
-    /// confirmed.
-    error: Option<(bool, Error)>,
-    done: Done,
-    /// How many confirmations decide it.
-    needed: usize,
-    /// How many parts may be lost, and how many may lack a confirmation.
-    spare: (usize, usize),
-    confirmed: usize,
-    gone: usize,
-    unconfirmed: usize,
-}
-
-/// A multi lock that is held, or lost and not released.
-#[derive(Debug)]
-struct Group {
-    cell: Arc<HoldCell>,
-    /// How many parts the lock has, those that are not held included.
-    of: usize,
-    levels: Vec<Level>,
-}
-
-#[derive(Debug)]
-struct Level {
-    id: LevelId,
-    /// Only its key can release it.
-    tied: bool,
-    /// Nobody will release it.
-    abandoned: bool,
-    /// Its leases are not renewed.
-    fixed: bool,
-    parts: Vec<(OwnerId, LevelId)>,
-}
-
-impl Command {
-    /// A release or an extension of so many parts.
-    fn of(cell: &HoldCell, left: usize, done: Done) -> Self {
-        Command {
-            answered: false,
-            name: cell.name.clone(),
-            left,
-            error: None,
-            done,
-            needed: cell.needed(),
-            spare: (left - cell.needed(), 0),
-            confirmed: 0,
-            gone: 0,
-            unconfirmed: 0,
-        }
-    }
-
-    /// Takes the error about a part.
-    fn failed(&mut self, error: Error) {
-        let is_loss = error.lost_reason().is_some();
-        match is_loss {
-            true => self.gone += 1,
-            false => self.unconfirmed += 1,
-        }
-        let part = error.lock_name().map(str::to_owned);
-        let error = match part {
-            Some(part) => error.of_part(&part),
-            None => error,
-        };
-        // A loss that ends nothing says nothing.
-        let says_more = match &self.error {
-            None => true,
-            Some((of_loss, _)) => *of_loss != is_loss && is_loss == (self.gone > self.spare.0),
-        };
-        if says_more {
-            self.error = Some((is_loss, error));
-        }
-    }
-
-    /// Whether too many parts are lost or not confirmed.
-    fn is_refused(&self) -> bool {
-        self.gone > self.spare.0 || self.unconfirmed > self.spare.1
-    }
-}
-
-impl Attempt {
-    /// Whether some of its parts are enough.
-    fn is_quorum(&self) -> bool {
-        self.needed < self.parts.len()
-    }
-
-    /// Whether a refusal ends the acquisition.
-    fn is_try(&self) -> bool {
-        self.wait == Some(Duration::ZERO)
-    }
-
-    /// Takes the answer for a part.
-    fn answered(&mut self, part: usize, result: Result<Done>) {
-        let waited = self.waits_for.take_if(|waited| *waited == part).is_some();
-        let (is_try, is_quorum) = (self.is_try(), self.is_quorum());
-        let (Some(grant), Some(busy)) = (self.granted.get_mut(part), self.busy.get_mut(part))
-        else {
-            return;
-        };
-        *busy = false;
-        let error = match result {
-            Ok(Done::Granted { cell, level }) => {
-                *grant = Some(Grant { cell, level });
-                return;
-            }
-            Ok(Done::Extended) => return,
-            Ok(other) => Error::new(ErrorKind::Internal, format!("not a grant: {other:?}")),
-            Err(error) => error,
-        };
-        if is_quorum {
-            return self.look.refused(part, waited, grant.is_none(), error);
-        }
-        let passes = match error.kind() {
-            ErrorKind::Timeout => true,
-            // A server that does not answer a try may answer a caller who waits.
-            ErrorKind::Unavailable => !waited && !is_try,
-            // It was lost before its lease began anew.
-            ErrorKind::Lost | ErrorKind::NotOwner => grant.is_some(),
-            _ => false,
-        };
-        if !passes {
-            let error = self.of_part(part, error);
-            self.failed.get_or_insert(error);
-            return;
-        }
-        *busy = true;
-        if self.refused.as_ref().is_none_or(|(first, _)| part < *first) {
-            self.refused = Some((part, error));
-        }
-    }
-
-    /// The part to wait for next: the first that was refused, or that is not held any more. It may have
-    /// been lost, or released by its key, while others were waited for.
-    fn next(&mut self, now: Moment) -> Option<(usize, Error)> {
-        let is_gone = |grant: &Option<Grant>| {
-            let grant = grant.as_ref();
-            grant.is_some_and(|grant| !grant.cell.is_held(now))
-        };
-        let gone = self.granted.iter().position(is_gone);
-        match (gone, self.refused.take()) {
-            (Some(gone), Some(refused)) if refused.0 < gone => Some(refused),
-            (Some(gone), _) => Some((gone, Error::not_held())),
-            (None, refused) => refused,
-        }
-    }
-
-    /// How many parts are held at this moment.
-    fn held(&self, now: Moment) -> usize {
-        let grants = self.granted.iter().flatten();
-        grants.filter(|grant| grant.cell.is_held(now)).count()
-    }
-
-    /// Whether a round of a quorum has all answers that it needs. A server that cannot be reached may answer
-    /// late, or never: with enough others nobody waits for it. One that was not tried yet is waited for, or
-    /// the first locks of a client would be on a bare majority.
-    fn is_round_over(&self, cx: &Context) -> bool {
-        let is_enough = self.held(cx.now) >= self.needed;
-        let mut asked = self.asked.iter().zip(self.parts.iter());
-        asked.all(|(asked, part)| {
-            asked.is_none()
-                || is_enough && self.look.is_on() && cx.links.error(&part.name).is_some()
-        })
-    }
-
-    /// Why a quorum cannot be reached.
-    fn no_quorum(&self, cx: &Context) -> Error {
-        let unheard = self.asked.iter().position(Option::is_some);
-        match self.look.reason(self.parts.len() - self.needed, unheard) {
-            Lack::Busy(part) => self.timeout(part),
-            Lack::Failed(part, error) => self.of_part(part, error.clone()),
-            Lack::Unheard(part) => self.unheard(cx, part),
-        }
-    }
-
-    /// Whether the server of a part stays out of reach.
-    fn is_cut_off(&self, cx: &Context, part: usize) -> bool {
-        let part = self.parts.get(part);
-        part.is_some_and(|part| cx.links.is_hopeless(&part.name))
-    }
-
-    /// The error about a part, which its text names.
-    fn of_part(&self, part: usize, error: Error) -> Error {
-        let error = match self.parts.get(part) {
-            Some(part) => error.of_part(&part.name),
-            None => error,
-        };
-        error.on(&self.name)
-    }
-
-    /// The first part that it does not have.
-    fn first_missing(&self) -> Option<usize> {
-        self.granted.iter().position(Option::is_none)
-    }
-
-    /// The server of a part has not answered in time.
-    fn unheard(&self, cx: &Context, part: usize) -> Error {
-        let down = self.parts.get(part);
-        let down = down.and_then(|part| cx.links.error(&part.name));
-        let late = || Error::new(ErrorKind::Unavailable, "no answer in time");
-        self.of_part(part, down.unwrap_or_else(late))
-    }
-
-    /// The caller's time is over, or it does not wait.
-    fn timeout(&self, part: usize) -> Error {
-        let part = self.parts.get(part).map_or("", |part| &*part.name);
-        let text = match self.wait.filter(|wait| !wait.is_zero()) {
-            Some(wait) => format!(
-                "not acquired within {wait:?}: somebody else holds {part:?} or waits for it; wait longer, or look at who holds it"
-            ),
-            None => format!("somebody else holds {part:?} or waits for it"),
-        };
-        Error::new(ErrorKind::Timeout, text).on(&self.name)
-    }
 }
 
 impl Multi {
@@ -443,49 +184,6 @@ impl Multi {
         }
     }
 
-    // ---- acquiring ----
-
-    /// Acquires all of `parts`, which are in the order of names.
-    pub(super) fn acquire(&mut self, cx: &mut Context, id: RequestId, wanted: Wanted) {
-        let Wanted {
-            name,
-            key,
-            wait,
-            terms,
-            parts,
-            needed,
-        } = wanted;
-        if terms.tied
-            && let Some(error) = self.lost_before(cx, &name, key)
-        {
-            return cx.fail(id, error);
-        }
-        let waits = wait.filter(|wait| !wait.is_zero());
-        let count = parts.len();
-        let attempt = Attempt {
-            name,
-            key,
-            terms,
-            wait,
-            deadline: waits.map(|wait| cx.now.after(wait)),
-            granted: parts.iter().map(|_| None).collect(),
-            asked: parts.iter().map(|_| None).collect(),
-            busy: vec![false; parts.len()],
-            waits_for: None,
-            has_waited: false,
-            parts,
-            needed,
-            refused: None,
-            look: Look::first(count),
-            failed: None,
-        };
-        if let Some(deadline) = attempt.deadline {
-            cx.timers.arm(Timer::Multi(id), deadline);
-        }
-        self.attempts.insert(id, attempt);
-        self.try_parts(cx, id);
-    }
-
     /// A hold that this key has lost stands in its way, unless its lease has run out as
     /// planned.
     fn lost_before(&mut self, cx: &mut Context, name: &Name, key: OwnerKey) -> Option<Error> {
@@ -508,6 +206,114 @@ impl Multi {
         self.steps.extend(parts.map(leave));
         cell.set_forgotten();
         self.end(cx, cell);
+    }
+
+    /// The hold of the same parts under the same name, which a further level joins. The level of a quorum
+    /// may lack some of them.
+    fn same_hold(&mut self, name: &Name, parts: &[Arc<HoldCell>]) -> Option<&mut Group> {
+        let same = |group: &Group| {
+            let old = group.cell.parts();
+            let has = |new: &Arc<HoldCell>| old.iter().any(|old| Arc::ptr_eq(old, new));
+            let enough = match group.cell.kind {
+                Kind::Quorum => group.cell.needed() <= parts.len(),
+                _ => old.len() == parts.len(),
+            };
+            let same = enough && parts.iter().all(has);
+            same && group.cell.name == *name && group.cell.told_lost().is_none()
+        };
+        let mut owners = self.whole.get(&parts.first()?.owner)?.iter();
+        let found = owners.find(|owner| self.groups.get(owner).is_some_and(same));
+        self.groups.get_mut(found?)
+    }
+
+    fn begin(&mut self, cx: &mut Context, cell: Arc<HoldCell>, of: usize, level: Level) {
+        cell.set_count(1);
+        let owner = cell.owner;
+        for part in cell.parts() {
+            match self.whole.get_mut(&part.owner) {
+                Some(owners) => owners.push(owner),
+                None => drop(self.whole.insert(part.owner, vec![owner])),
+            }
+        }
+        if cell.key != OwnerKey::Once {
+            let of_key = (cell.name.clone(), cell.key);
+            self.of_keys.entry(of_key).or_default().push(owner);
+            cx.out.push(Output::Opened(cell.clone()));
+        }
+        let levels = vec![level];
+        self.groups.insert(owner, Group { cell, of, levels });
+    }
+
+    fn end(&mut self, cx: &mut Context, cell: &Arc<HoldCell>) {
+        cell.set_count(0);
+        cell.set_released();
+        self.groups.remove(&cell.owner);
+        for part in cell.parts() {
+            if let Some(owners) = self.whole.get_mut(&part.owner) {
+                owners.retain(|owner| *owner != cell.owner);
+                if owners.is_empty() {
+                    self.whole.remove(&part.owner);
+                }
+            }
+        }
+        if cell.key == OwnerKey::Once {
+            return;
+        }
+        cx.out.push(Output::Ended(cell.clone()));
+        let of_key = (cell.name.clone(), cell.key);
+        if let Some(owners) = self.of_keys.get_mut(&of_key) {
+            owners.retain(|owner| *owner != cell.owner);
+            if owners.is_empty() {
+                self.of_keys.remove(&of_key);
+            }
+        }
+        // Its key may have an older hold, which it can ask about again.
+        if let Some(older) = self.of_key(&cell.name, cell.key) {
+            cx.out.push(Output::Opened(older.clone()));
+        }
+    }
+
+    // ---- acquiring ----
+
+    /// Acquires all of `parts`, which are in the order of names.
+    pub(super) fn acquire(&mut self, cx: &mut Context, id: RequestId, wanted: Wanted) {
+        let Wanted {
+            name,
+            key,
+            wait,
+            terms,
+            parts,
+            needed,
+        } = wanted;
+        if terms.tied
+            && let Some(error) = self.lost_before(cx, &name, key)
+        {
+            return cx.fail(id, error);
+        }
+        let waits = wait.filter(|wait| !wait.is_zero());
+        let count = parts.len();
+        let attempt = Acquiring {
+            name,
+            key,
+            terms,
+            wait,
+            deadline: waits.map(|wait| cx.now.after(wait)),
+            granted: parts.iter().map(|_| None).collect(),
+            asked: parts.iter().map(|_| None).collect(),
+            busy: vec![false; parts.len()],
+            waits_for: None,
+            has_waited: false,
+            parts,
+            needed,
+            refused: None,
+            look: Look::first(count),
+            failed: None,
+        };
+        if let Some(deadline) = attempt.deadline {
+            cx.timers.arm(Timer::Multi(id), deadline);
+        }
+        self.attempts.insert(id, attempt);
+        self.try_parts(cx, id);
     }
 
     /// The caller's time is over.
@@ -594,13 +400,8 @@ impl Multi {
         };
         *slot = Some(asked);
         self.asked.insert(asked, Asked::Attempt(id, part));
-        let form = Form {
-            kind: of.terms.kind,
-            token: None,
-            permits: of.terms.permits,
-        };
-        self.steps.push_back(Step::Acquire {
-            asked,
+        self.steps.push_back(Step::Acquire(Acquisition {
+            id: asked,
             name: of.name.clone(),
             // Permits belong to an acquisition, not to a key.
             key: match of.terms.kind {
@@ -613,8 +414,8 @@ impl Multi {
                 tied: false,
                 ..of.terms
             },
-            form,
-        });
+            form: of.terms.form(None),
+        }));
     }
 
     fn part_tried(&mut self, cx: &mut Context, id: RequestId, part: usize, result: Result<Done>) {
@@ -783,7 +584,7 @@ impl Multi {
         self.give_back(attempt.granted.into_iter().flatten());
     }
 
-    fn take_attempt(&mut self, cx: &mut Context, id: RequestId) -> Option<Attempt> {
+    fn take_attempt(&mut self, cx: &mut Context, id: RequestId) -> Option<Acquiring> {
         let attempt = self.attempts.remove(&id)?;
         if attempt.deadline.is_some() {
             cx.timers.disarm(Timer::Multi(id));
@@ -867,70 +668,7 @@ impl Multi {
         grants.extract_if(.., |grant| !has(grant)).collect()
     }
 
-    /// The hold of the same parts under the same name, which a further level joins. The level of a quorum
-    /// may lack some of them.
-    fn same_hold(&mut self, name: &Name, parts: &[Arc<HoldCell>]) -> Option<&mut Group> {
-        let same = |group: &Group| {
-            let old = group.cell.parts();
-            let has = |new: &Arc<HoldCell>| old.iter().any(|old| Arc::ptr_eq(old, new));
-            let enough = match group.cell.kind {
-                Kind::Quorum => group.cell.needed() <= parts.len(),
-                _ => old.len() == parts.len(),
-            };
-            let same = enough && parts.iter().all(has);
-            same && group.cell.name == *name && group.cell.told_lost().is_none()
-        };
-        let mut owners = self.whole.get(&parts.first()?.owner)?.iter();
-        let found = owners.find(|owner| self.groups.get(owner).is_some_and(same));
-        self.groups.get_mut(found?)
-    }
-
-    fn begin(&mut self, cx: &mut Context, cell: Arc<HoldCell>, of: usize, level: Level) {
-        cell.set_count(1);
-        let owner = cell.owner;
-        for part in cell.parts() {
-            match self.whole.get_mut(&part.owner) {
-                Some(owners) => owners.push(owner),
-                None => drop(self.whole.insert(part.owner, vec![owner])),
-            }
-        }
-        if cell.key != OwnerKey::Once {
-            let of_key = (cell.name.clone(), cell.key);
-            self.of_keys.entry(of_key).or_default().push(owner);
-            cx.out.push(Output::Opened(cell.clone()));
-        }
-        let levels = vec![level];
-        self.groups.insert(owner, Group { cell, of, levels });
-    }
-
-    fn end(&mut self, cx: &mut Context, cell: &Arc<HoldCell>) {
-        cell.set_count(0);
-        cell.set_released();
-        self.groups.remove(&cell.owner);
-        for part in cell.parts() {
-            if let Some(owners) = self.whole.get_mut(&part.owner) {
-                owners.retain(|owner| *owner != cell.owner);
-                if owners.is_empty() {
-                    self.whole.remove(&part.owner);
-                }
-            }
-        }
-        if cell.key == OwnerKey::Once {
-            return;
-        }
-        cx.out.push(Output::Ended(cell.clone()));
-        let of_key = (cell.name.clone(), cell.key);
-        if let Some(owners) = self.of_keys.get_mut(&of_key) {
-            owners.retain(|owner| *owner != cell.owner);
-            if owners.is_empty() {
-                self.of_keys.remove(&of_key);
-            }
-        }
-        // Its key may have an older hold, which it can ask about again.
-        if let Some(older) = self.of_key(&cell.name, cell.key) {
-            cx.out.push(Output::Opened(older.clone()));
-        }
-    }
+    // ---- requests ----
 
     /// Answers the caller of a request before it is done.
     pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId, error: Error) {
@@ -1199,25 +937,5 @@ impl Multi {
             self.end(cx, &cell);
         }
         Some((cell, of, level))
-    }
-}
-
-impl Group {
-    fn count(&self) -> u32 {
-        u32::try_from(self.levels.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether its key left it to the end of its leases, and that has come.
-    fn has_run_out(&self) -> bool {
-        let left = |level: &Level| level.tied && level.fixed;
-        self.cell.told_lost() == Some(LostReason::Expired) && self.levels.iter().all(left)
-    }
-
-    /// The level with this number, or the newest.
-    fn level(&self, id: Option<LevelId>) -> Option<&Level> {
-        match id {
-            Some(id) => self.levels.iter().find(|level| level.id == id),
-            None => self.levels.last(),
-        }
     }
 }

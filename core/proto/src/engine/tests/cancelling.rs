@@ -155,7 +155,10 @@ fn a_key_takes_permits_while_its_last_wait_is_in_flight() {
         kind: Kind::Semaphore,
         reentrant: false,
         permits: 1,
-        limit: 1,
+        special: Special {
+            limit: 1,
+            ..Special::NONE
+        },
         ..WATCHED
     };
     let mut rig = Rig::new();

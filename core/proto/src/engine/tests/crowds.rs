@@ -58,7 +58,10 @@ fn terms(kind: Kind) -> Terms {
     Terms {
         kind,
         permits: one.into(),
-        limit: one.into(),
+        special: Special {
+            limit: one.into(),
+            ..Special::NONE
+        },
         ..WATCHED
     }
 }

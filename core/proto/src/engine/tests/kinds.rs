@@ -370,7 +370,10 @@ fn a_name_that_would_share_keys_with_another_is_refused() {
     let semaphore = Terms {
         kind: Kind::Semaphore,
         reentrant: false,
-        limit: 2,
+        special: Special {
+            limit: 2,
+            ..Special::NONE
+        },
         ..WATCHED
     };
     let kinds = [Kind::Read, Kind::Write, Kind::Fair].map(|kind| Terms { kind, ..WATCHED });

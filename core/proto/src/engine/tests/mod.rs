@@ -47,15 +47,13 @@ use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{
     Acquire, Fencing, Form, HandOver, Holder, Inspection, Kind, Name, Op, OwnerId, Release,
-    RenewReply, Reply, Topic,
+    RenewReply, Reply, Special, Topic,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
 const WATCHED: Terms = Terms {
     permits: 0,
-    limit: 0,
-    steal: false,
-    writer_preference: None,
+    special: Special::NONE,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(LEASE),

@@ -8,7 +8,10 @@ const SEMAPHORE: Terms = Terms {
     kind: Kind::Semaphore,
     reentrant: false,
     permits: 1,
-    limit: 5,
+    special: Special {
+        limit: 5,
+        ..Special::NONE
+    },
     ..WATCHED
 };
 

@@ -7,12 +7,18 @@ use super::*;
 const MOST: Duration = Duration::from_secs(1);
 const READ: Terms = Terms {
     kind: Kind::Read,
-    writer_preference: Some(MOST),
+    special: Special {
+        writer_preference: Some(MOST),
+        ..Special::NONE
+    },
     ..WATCHED
 };
 const WRITE: Terms = Terms {
     kind: Kind::Write,
-    writer_preference: Some(MOST),
+    special: Special {
+        writer_preference: Some(MOST),
+        ..Special::NONE
+    },
     ..WATCHED
 };
 
@@ -71,7 +77,10 @@ fn a_writer_that_waits_marks_and_one_that_tries_does_not() {
 }
 
 const PLAIN_READ: Terms = Terms {
-    writer_preference: None,
+    special: Special {
+        writer_preference: None,
+        ..Special::NONE
+    },
     ..READ
 };
 
@@ -151,7 +160,10 @@ fn a_writer_without_the_option_does_not_ask_behind_readers_of_its_own_client() {
     let mut rig = Rig::new();
     let read = rig.hold_with("n", OwnerKey::Once, PLAIN_READ);
     let writer = rig.wants_side(Terms {
-        writer_preference: None,
+        special: Special {
+            writer_preference: None,
+            ..Special::NONE
+        },
         ..WRITE
     });
     rig.nothing_sent();
@@ -232,7 +244,10 @@ fn a_writer_renews_its_mark_before_it_ends() {
     for (preference, life) in lives {
         let mut rig = Rig::new();
         let terms = Terms {
-            writer_preference: Some(preference),
+            special: Special {
+                writer_preference: Some(preference),
+                ..Special::NONE
+            },
             ..WRITE
         };
         let (_, sent) = rig.refused_side(terms, secs(30));
@@ -300,12 +315,18 @@ fn a_reader_that_was_refused_asks_again_when_the_mark_ends() {
 fn a_reader_that_stands_back_keeps_no_other_reader_back() {
     let mut rig = Rig::new();
     let patient = Terms {
-        writer_preference: Some(secs(60)),
+        special: Special {
+            writer_preference: Some(secs(60)),
+            ..Special::NONE
+        },
         ..READ
     };
     let (last, _) = rig.refused_side(patient, secs(9));
     let plain = Terms {
-        writer_preference: None,
+        special: Special {
+            writer_preference: None,
+            ..Special::NONE
+        },
         ..READ
     };
     let first = rig.wants_side(plain);
@@ -341,7 +362,10 @@ fn a_reader_that_stands_back_keeps_no_other_reader_back() {
 fn readers_that_have_stood_back_come_in_together() {
     let mut rig = Rig::new();
     let plain = Terms {
-        writer_preference: None,
+        special: Special {
+            writer_preference: None,
+            ..Special::NONE
+        },
         ..READ
     };
     let _held = rig.hold_with("n", OwnerKey::Once, plain);
@@ -502,7 +526,10 @@ mod crowd {
                 Event::Begins(client, kind) => {
                     let terms = Terms {
                         kind,
-                        writer_preference: self.preference,
+                        special: Special {
+                            writer_preference: self.preference,
+                            ..Special::NONE
+                        },
                         ..WATCHED
                     };
                     let id = self.rigs[client].wants_side(terms);

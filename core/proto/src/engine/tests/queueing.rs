@@ -393,7 +393,10 @@ fn a_lock_is_not_handed_over_to_a_waiter_of_the_same_client() {
 const PERMITS: Terms = Terms {
     kind: Kind::FairSemaphore,
     reentrant: false,
-    limit: 5,
+    special: Special {
+        limit: 5,
+        ..Special::NONE
+    },
     ..WATCHED
 };
 

@@ -834,7 +834,10 @@ fn the_end_of_a_key_that_holders_share_is_found_soon() {
     let permits = Terms {
         kind: Kind::Semaphore,
         reentrant: false,
-        limit: 5,
+        special: Special {
+            limit: 5,
+            ..Special::NONE
+        },
         ..READ
     };
     for terms in [READ, permits] {

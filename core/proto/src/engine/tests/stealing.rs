@@ -12,7 +12,10 @@ const WRITE: Terms = Terms {
     ..WATCHED
 };
 const THEFT: Terms = Terms {
-    steal: true,
+    special: Special {
+        steal: true,
+        ..Special::NONE
+    },
     ..WRITE
 };
 const UUID: &str = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";

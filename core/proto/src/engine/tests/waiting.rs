@@ -684,7 +684,10 @@ fn a_short_wait_without_an_answer_does_not_say_that_somebody_has_the_lock() {
     let permits = Terms {
         kind: Kind::Semaphore,
         reentrant: false,
-        limit: 1,
+        special: Special {
+            limit: 1,
+            ..Special::NONE
+        },
         ..WATCHED
     };
     let kinds =

@@ -4,6 +4,7 @@ use std::convert::identity;
 
 use crate::error::Thing;
 use crate::primitives::facts::{Facts, Handover, Layout, Side, Topic, write_plain};
+use crate::primitives::payload::Payload;
 
 pub const FACTS: Facts = Facts {
     name: "fair",
@@ -24,9 +25,11 @@ pub const FACTS: Facts = Facts {
     heard_by: Topic::Place,
     batch: None,
     reenters: true,
+    second_of_key: None,
     takes_tokens: false,
     has_more_keys: true,
     prefix: "",
     lease: identity,
     write_owner: write_plain,
+    payload: |ask| Payload::Queued(ask.seat()),
 };

@@ -4,6 +4,8 @@ use std::convert::identity;
 
 use crate::error::Thing;
 use crate::primitives::facts::{Facts, Handover, Layout, Side, Topic, write_plain};
+use crate::primitives::payload::Payload;
+use crate::wire::names::WRITER;
 
 pub const WRITE: Facts = Facts {
     name: "write",
@@ -24,13 +26,19 @@ pub const WRITE: Facts = Facts {
     heard_by: |_| Topic::ReadWrite,
     batch: None,
     reenters: true,
+    second_of_key: None,
     takes_tokens: false,
     has_more_keys: true,
     prefix: "",
     lease: identity,
     write_owner: |owner, out| {
         write_plain(owner, out);
-        out.extend_from_slice(b":write");
+        out.extend_from_slice(WRITER.as_bytes());
+    },
+    payload: |ask| Payload::Write {
+        steal: ask.special.steal,
+        mark: ask.mark,
+        place: None,
     },
 };
 
@@ -42,5 +50,9 @@ pub const READ: Facts = Facts {
     is_shared: true,
     wakes_crowd: false,
     write_owner: write_plain,
+    payload: |ask| Payload::Read {
+        under: ask.under,
+        mark: ask.mark,
+    },
     ..WRITE
 };

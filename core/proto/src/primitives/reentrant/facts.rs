@@ -4,6 +4,7 @@ use std::convert::identity;
 
 use crate::error::Thing;
 use crate::primitives::facts::{Facts, Handover, Layout, Shape, Side, Topic, write_plain};
+use crate::primitives::payload::Payload;
 
 pub const FACTS: Facts = Facts {
     name: "reentrant",
@@ -23,9 +24,11 @@ pub const FACTS: Facts = Facts {
     heard_by: |_| Topic::Lock,
     batch: Some(Shape::Hash),
     reenters: true,
+    second_of_key: None,
     takes_tokens: false,
     has_more_keys: false,
     prefix: "",
     lease: identity,
     write_owner: write_plain,
+    payload: |_| Payload::Whole(None),
 };

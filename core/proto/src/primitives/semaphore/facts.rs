@@ -4,6 +4,7 @@ use std::convert::identity;
 
 use crate::error::Thing;
 use crate::primitives::facts::{Facts, Handover, Layout, Side, Topic};
+use crate::primitives::payload::Payload;
 use crate::wire::ids::{OwnerId, first_owner, number_of, write_identity};
 
 pub const FACTS: Facts = Facts {
@@ -26,6 +27,10 @@ pub const FACTS: Facts = Facts {
     heard_by: |_| Topic::Semaphore,
     batch: None,
     reenters: false,
+    second_of_key: Some(
+        "this key has permits of the semaphore, or waits for some; release those first, acquire several at once, or use \
+         another key",
+    ),
     takes_tokens: false,
     has_more_keys: true,
     prefix: "",
@@ -35,6 +40,7 @@ pub const FACTS: Facts = Facts {
         out.extend_from_slice(&permit_ids(owner.uuid, owner.id));
         out.extend_from_slice(&sevens(owner.permits.into())[6..]);
     },
+    payload: |ask| Payload::Permits(ask.special.limit, None),
 };
 
 /// Waiters that ask for it stand in a queue that Redis keeps beside the permits.
@@ -43,6 +49,7 @@ pub const FAIR: Facts = Facts {
     // The next one in the queue may belong to another program.
     handover: Handover::Never,
     queues: true,
+    payload: |ask| Payload::QueuedPermits(ask.special.limit, ask.seat()),
     ..FACTS
 };
 

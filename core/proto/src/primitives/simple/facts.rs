@@ -7,6 +7,7 @@ use crate::error::Thing;
 use crate::primitives::facts::{
     Facts, Handover, Layout, Owner, Shape, Side, Topic, whole_seconds, write_plain,
 };
+use crate::primitives::payload::Payload;
 use crate::wire::ids::{number_of, write_identity, write_number};
 
 pub const FACTS: Facts = Facts {
@@ -27,11 +28,13 @@ pub const FACTS: Facts = Facts {
     heard_by: |_| Topic::Lock,
     batch: Some(Shape::Plain),
     reenters: false,
+    second_of_key: None,
     takes_tokens: true,
     has_more_keys: false,
     prefix: "",
     lease: identity,
     write_owner: write_plain,
+    payload: |_| Payload::Whole(None),
 };
 
 pub const REDIS_PY: Facts = Facts {

@@ -8,7 +8,7 @@ use crate::engine::{Input, Lease, LevelId, Part, Request, RequestId, Target, Ter
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::support::random::Random;
-use crate::wire::{Fencing, Form, Inspection, Kind, Name, OwnerId};
+use crate::wire::{Fencing, Form, Inspection, Kind, Name, OwnerId, Special};
 
 /// A thread or task of a program.
 #[derive(Debug)]
@@ -38,9 +38,7 @@ pub(super) enum Deed {
 /// The terms of quick callers, which hold a lock only for a moment.
 const QUICK: Terms = Terms {
     permits: 0,
-    limit: 0,
-    steal: false,
-    writer_preference: None,
+    special: Special::NONE,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(Duration::from_secs(1)),
@@ -251,9 +249,11 @@ impl Caller {
                 linger: false,
                 tied: false,
                 permits,
-                limit: if permits > 0 { LIMIT } else { 0 },
-                steal: kind == Kind::Write && random.chance(150),
-                writer_preference,
+                special: Special {
+                    limit: if permits > 0 { LIMIT } else { 0 },
+                    steal: kind == Kind::Write && random.chance(150),
+                    writer_preference,
+                },
             },
         })
     }
@@ -280,7 +280,10 @@ impl Caller {
                 reentrant: reentrant && !is_semaphore,
                 lease,
                 permits: u16::from(is_semaphore),
-                limit: if is_semaphore { LIMIT } else { 0 },
+                special: Special {
+                    limit: if is_semaphore { LIMIT } else { 0 },
+                    ..Special::NONE
+                },
                 ..QUICK
             };
             Part { name, terms }

@@ -19,7 +19,7 @@ use crate::moment::Moment;
 use crate::outbox::simulated::{Played, Said, Written};
 use crate::support::random::Random;
 use crate::tuning;
-use crate::wire::{Acquire, Fencing, Kind, Name, Op, OwnerId, Release, RenewReply, Reply};
+use crate::wire::{Acquire, Fencing, Kind, Name, Op, OwnerId, Release, RenewReply, Reply, Special};
 
 const HOLDS: u64 = 10_000;
 const LEASE: Duration = Duration::from_secs(6);
@@ -370,9 +370,7 @@ impl Outage {
             linger: false,
             tied: false,
             permits: 0,
-            limit: 0,
-            steal: false,
-            writer_preference: None,
+            special: Special::NONE,
         };
         let name = Name::from(format!("n{id}"));
         let request = Request::Acquire {

@@ -40,7 +40,7 @@ use crate::support::random::Random;
 use crate::tuning;
 use crate::wire::names::channel_for;
 use crate::wire::slots::{SLOTS, slot};
-use crate::wire::{Acquire, HandOver, Kind, Name, Op, OwnerId, Release, Reply, Topic};
+use crate::wire::{Acquire, HandOver, Kind, Name, Op, OwnerId, Release, Reply, Side, Topic};
 use client::{Client, Connection, Direct, Renewals};
 
 /// How long callers act before the calm end. In microseconds, like all times here.

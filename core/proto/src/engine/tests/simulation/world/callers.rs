@@ -65,11 +65,11 @@ impl World {
         } = &request
         {
             let engine = &client.engine;
-            let has = |kind| {
-                let hold = engine.names.hold_of(&engine.holds, name, *key, kind);
+            let has = |side| {
+                let hold = engine.names.hold_of(&engine.holds, name, *key, side);
                 hold.is_some()
             };
-            if has(Kind::Write) || terms.kind == Kind::Read && has(Kind::Read) {
+            if has(Side::Write) || terms.kind == Kind::Read && has(Side::Read) {
                 self.reentering.insert((uuid, id));
             }
         }
@@ -87,7 +87,11 @@ impl World {
         } = &request
         {
             let queues = terms.kind.takes_permits() || terms.kind == Kind::Fair;
-            if *wait == Some(Duration::ZERO) && !terms.steal && !queues && self.is_free(name) {
+            if *wait == Some(Duration::ZERO)
+                && !terms.special.steal
+                && !queues
+                && self.is_free(name)
+            {
                 self.free_tries.insert((uuid, id), name.clone());
             }
         }

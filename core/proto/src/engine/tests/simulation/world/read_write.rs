@@ -87,7 +87,7 @@ impl World {
             return;
         };
         // A mark of a writer may be shorter.
-        let most = waiter.terms.writer_preference.unwrap_or(most);
+        let most = waiter.terms.special.writer_preference.unwrap_or(most);
         // It counts from the call, or from before that.
         let end = *client.stand_back.entry(*id).or_insert(now.after(most));
         if end <= now {
