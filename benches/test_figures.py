@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import goals
 import guard
 import report
-from contestants import CONTESTANTS, HERE
+from contestants import CONTESTANTS, HERE, Contestant
 from figures import RANKED, medians, of_processes, summary, table
 from machine import Counters
 from plot import Axis, Line, chart
@@ -55,6 +55,29 @@ def test_who_takes_the_lock_again_itself_hands_nothing_over(tmp_path: Path) -> N
     assert figures["jain"] == 0.5
 
 
+def test_clients_of_one_process_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("100 200 200 0\n300 400 400 1\n500 600 600 1\n")
+    report = {"seconds": 1.0, "cpu_s": 0.001, "clients": 4}
+    figures = of_processes([report], SERVER, 8.0, tmp_path, SERVER.at)
+    assert figures["handoffs_s"] == 1
+    assert figures["jain"] == 9 / (4 * 5)
+
+
+def test_the_second_half_is_counted_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("100 200 200\n600000000 600000100 600000100\n")
+    later = Counters(at=0.5, calls={"evalsha": 3}, cpu=0.0002, connections=0, bytes=0)
+    report = {"seconds": 1.0, "cpu_s": 0.001}
+    figures = of_processes([report], SERVER, 8.0, tmp_path, SERVER.at, later)
+    assert (figures["scripts"], figures["late_scripts"], figures["late_srv_us"]) == (4, 3, 200)
+
+
+@pytest.mark.parametrize("processes, clients", [(1000, 1000), (4, 4), (2, 2)])
+def test_a_crowd_is_spread_evenly(processes: int, clients: int) -> None:
+    contestant = Contestant("c", "C", "peer", (), processes=processes)
+    assert contestant.spread(1000) == clients
+    assert contestant.spread(10) == (10 if processes == 1000 else 2)
+
+
 def test_who_ends_last_and_is_alone_is_not_counted(tmp_path: Path) -> None:
     figures = processes(tmp_path, "100-200 500-600 1000100-1000200 1000300-1000400", "300-400 700-800")
     assert (figures["acq_s"], figures["jain"]) == (4, 1)
@@ -84,7 +107,13 @@ def test_a_goal_is_reached_missed_or_not_measured() -> None:
 
 def test_a_crowd_of_300_is_held_against_one_of_60() -> None:
     def crowd(handoffs: float, scripts: float) -> dict[str, Any]:
-        figures = {"role": "ours", "handoffs_s": handoffs, "scripts": scripts, "jain": 1.0, "overlaps": 0}
+        figures = {
+            "role": "ours",
+            "handoffs_s": handoffs,
+            "late_scripts": scripts,
+            "jain": 1.0,
+            "overlaps": 0,
+        }
         return {"results": {"redlatch C, fair": figures}}
 
     found = goals.verdicts({"C60": crowd(400, 4.0), "C300": crowd(300, 5.0)})

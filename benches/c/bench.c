@@ -19,7 +19,7 @@ static struct {
 } args = {"W1", "reentrant", NULL, "30000", "bench", "", NULL, 3, 0.3, 64, 10000, 1000, 0, 8};
 
 static redlatch_client *client;
-static redlatch_options *lock_options;
+static redlatch_options *lock_options, *fair_options;
 /* Of the kind plain-semaphore, in place of a lock: that of the name that was asked for last. */
 static redlatch_plain_semaphore *seats;
 static double begun, end, cpu_before, closed, cpu_after;
@@ -63,9 +63,14 @@ static long status(const char *field)
     return value;
 }
 
+static int fair_permits(void)
+{
+    return strcmp(args.kind, "fair-semaphore") == 0;
+}
+
 static int permits(void)
 {
-    return strcmp(args.kind, "semaphore") == 0;
+    return strcmp(args.kind, "semaphore") == 0 || fair_permits();
 }
 
 static int counted(void)
@@ -88,7 +93,7 @@ static redlatch_lock *lock_of(const char *name, int number)
             fail("semaphore");
         return NULL;
     }
-    if ((permits() ? redlatch_semaphore_new(client, full, args.limit, NULL, &lock)
+    if ((permits() ? redlatch_semaphore_new(client, full, args.limit, fair_options, &lock)
                    : redlatch_lock_new(client, full, NULL, &lock)) != REDLATCH_OK)
         fail("lock");
     return lock;
@@ -411,6 +416,8 @@ int main(int count, char **words)
     read_arguments(count, words);
     if (redlatch_options_new(&lock_options) != REDLATCH_OK ||
         redlatch_options_set(lock_options, "watchdog_lease", args.lease_ms) != REDLATCH_OK ||
+        (fair_permits() && (redlatch_options_new(&fair_options) != REDLATCH_OK ||
+                            redlatch_options_set(fair_options, "fair", "true") != REDLATCH_OK)) ||
         (!permits() && !counted() && redlatch_options_set(lock_options, "kind", args.kind) != REDLATCH_OK) ||
         redlatch_client_open(args.url, lock_options, &client) != REDLATCH_OK)
         fail("open");

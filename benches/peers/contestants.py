@@ -21,8 +21,27 @@ OURS = TARGET / "bench"
 
 ALL = ("W1", "W2", "W3", "W4", "W5")
 LOCKING = ("W1", "W2", "W3", "W4")
-# Workloads of 60 and of 300 processes.
-CROWDS = ("C60", "C300")
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """So many clients of one name, how long each is inside, and how long it is measured: for each to come several times."""
+
+    clients: int
+    inside_us: int
+    seconds: float
+
+
+CROWDS = {
+    "C2": Crowd(2, 1000, 2),
+    "C10": Crowd(10, 1000, 2),
+    "C60": Crowd(60, 1000, 4),
+    "C100": Crowd(100, 1000, 3),
+    "C300": Crowd(300, 1000, 5),
+    "C1000": Crowd(1000, 1000, 8),
+    "C10L": Crowd(10, 20_000, 3),
+    "C60L": Crowd(60, 20_000, 6),
+}
 SET_AND_SCRIPT = {"set": 1.0, "evalsha": 1.0, "eval": 1.0}
 SCRIPTS = {"evalsha": 1.0, "eval": 1.0}
 WAITING = {"subscribe": 1.0, "unsubscribe": 1.0}
@@ -46,6 +65,12 @@ class Contestant:
     wire: str = "simple"
     # Among those that a short run measures.
     quick: bool = False
+    # Over so many processes at most the clients of a crowd are spread. The programs of C have one client each.
+    processes: int = 1000
+
+    def spread(self, clients: int) -> int:
+        """How many processes a crowd of so many clients has: each has as many as the others."""
+        return max(each for each in range(1, min(clients, self.processes) + 1) if clients % each == 0)
 
 
 def floor(name: str, peer: str, on: tuple[str, ...], role: str = "floor", **more: object) -> Contestant:
@@ -294,18 +319,22 @@ FAMILY = [
     java("Redisson RReadWriteLock, read", "read", ("R1",), quick=True),
 ]
 
-# A crowd at one name, a process for each. 300 interpreters are too much for a small machine, so that redis-py is one of 60
-# only; a JVM for each process of Redisson is too much already there.
+# A crowd at one name. An interpreter for each client is too much for a small machine, and so is a JVM.
 CROWD = [
-    replace(each, on=CROWDS)
+    replace(each, on=tuple(CROWDS))
     for each in (
         *(
             replace(ours("C", kind), command=(*OUR_PROGRAMS["C"][1], "--kind", kind, "--limit", "1"))
-            for kind in ("semaphore", "plain-semaphore")
+            for kind in ("semaphore", "fair-semaphore", "plain-semaphore")
         ),
         *(ours("C", kind) for kind in ("fair", "simple", "reentrant", "write")),
+        python("redis-py", "redispy", note="default sleep=0.1 s", processes=4),
+        node(
+            "redlock 4.2", "redlock4", counted=SCRIPTS, note="retryDelay 200 ±100 ms, 10 tries", processes=4
+        ),
+        java("Redisson RLock", "rlock", note="clients share the threads of two JVMs", processes=2),
     )
-] + [python("redis-py", "redispy", on=CROWDS[:1], note="default sleep=0.1 s")]
+]
 
 # The same npm package without its binary, on the event loop and on a thread.
 WASM = [

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from contestants import Contestant
+from contestants import CROWDS, Contestant
 from machine import Counters
 
 Figures = dict[str, Any]
@@ -27,13 +27,12 @@ RANKED = {
     "P4": ("handoffs_s", False),
     "F3": ("handoffs_s", False),
     "R1": ("pairs_s", False),
-    "C60": ("handoffs_s", False),
-    "C300": ("handoffs_s", False),
+    **dict.fromkeys(CROWDS, ("handoffs_s", False)),
     **dict.fromkeys(("M2", "M8", "M32"), ("p50_us", True)),
 }
 # The workloads with semaphores, fair locks, readers, crowds and multi locks run as these do, and report the same.
 LIKE = {"W1B": "W1", "S1": "W1", "S4": "W4", "S5": "W5", "P1": "W1", "P4": "W4", "F3": "W3", "R1": "W1"}
-LIKE |= dict.fromkeys(("M2", "M8", "M32"), "W1") | dict.fromkeys(("C60", "C300"), "W3")
+LIKE |= dict.fromkeys(("M2", "M8", "M32"), "W1") | dict.fromkeys(CROWDS, "W3")
 CPU = [("client CPU µs", "cpu_us", "{:,.1f}"), ("server CPU µs", "srv_us", "{:,.1f}")]
 # Per workload the columns: heading, figure, format.
 COLUMNS = {
@@ -97,9 +96,15 @@ COLUMNS = {
         ("acquired in s", "acquire_s", "{:.2f}"),
     ],
 }
+# What a hand-off costs when all have arrived.
+LATE = [
+    ("scripts, second half", "late_scripts", "{:.2f}"),
+    ("server CPU µs, second half", "late_srv_us", "{:,.1f}"),
+]
+CROWD = [*COLUMNS["W3"], *LATE]
 COLUMNS |= {"S1": COLUMNS["W1"], "S4": COLUMNS["W4"][1:], "S5": COLUMNS["W5"]}
 COLUMNS |= {"P1": COLUMNS["W1"], "P4": COLUMNS["W4"]}
-COLUMNS |= {"F3": COLUMNS["W3"], "R1": COLUMNS["W1"], "C60": COLUMNS["W3"], "C300": COLUMNS["W3"]}
+COLUMNS |= {"F3": COLUMNS["W3"], "R1": COLUMNS["W1"]} | dict.fromkeys(CROWDS, CROWD)
 COLUMNS |= dict.fromkeys(("M2", "M8", "M32"), COLUMNS["W1"])
 # For the gaps of W3, as for all times that programs report.
 SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
@@ -134,16 +139,28 @@ def of_itself(report: Figures, pairs: int) -> Figures:
     return {name: report[name] / pairs for name in counted if name in report}
 
 
-def of_processes(reports: list[Figures], did: Counters, sent: float, folder: Path, until: float) -> Figures:
-    """W3: each process has left a line per acquisition: acquired, release called, release returned, in ns. It counts
-    those until the server's counters were read."""
-    rows: list[tuple[int, int, int]] = []
-    for number in range(len(reports)):
+def of_processes(
+    reports: list[Figures],
+    did: Counters,
+    sent: float,
+    folder: Path,
+    until: float,
+    later: Counters | None = None,
+) -> Figures:
+    """W3: each process has left a line per acquisition: acquired, release called, release returned, in ns, and with several
+    clients the number of the client. It counts those until the server's counters were read. `later`: what the server did in the
+    second half, when a crowd has arrived."""
+    rows: list[tuple[int, int, tuple[int, int]]] = []
+    times: dict[tuple[int, int], list[int]] = {}
+    for number, report in enumerate(reports):
+        times |= {(number, client): [] for client in range(report.get("clients", 1))}
         for line in (folder / str(number)).read_text().splitlines():
-            acquired, called, _ = map(int, line.split())
+            acquired, called, _, *client = map(int, line.split())
             if acquired < until * 1e9:
-                rows.append((acquired, called, number))
+                rows.append((acquired, called, (number, client[0] if client else 0)))
     rows.sort()
+    for acquired, _, who in rows:
+        times[who].append(acquired)
     gaps, between, overlaps, latest = [], [], 0, 0
     for before, row in pairwise(rows):
         latest = max(latest, before[1])
@@ -151,14 +168,18 @@ def of_processes(reports: list[Figures], did: Counters, sent: float, folder: Pat
         gaps.append((row[0] - before[1]) / 1e3)
         if row[2] != before[2]:
             between.append(gaps[-1])
-    counts = [sum(row[2] == number for row in rows) for number in range(len(reports))]
+    counts = [len(own) for own in times.values()]
     without = [0.0]
-    for number in range(len(reports)) if rows else ():
-        seen = [rows[0][0], *(row[0] for row in rows if row[2] == number), rows[-1][1]]
+    for own in times.values() if rows else ():
+        seen = [rows[0][0], *own, rows[-1][1]]
         without += [(later - earlier) / 1e6 for earlier, later in pairwise(seen)]
     acquired = max(1, len(rows))
     held = sum(row[1] - row[0] for row in rows) / 1e9
-    return {
+    steady: Figures = {}
+    if later:
+        after = max(1, sum(row[0] >= (until - later.at) * 1e9 for row in rows))
+        steady = {"late_scripts": scripts_of(later) / after, "late_srv_us": later.cpu / after * 1e6}
+    return steady | {
         "acq_s": len(rows) / did.at,
         "handoffs_s": len(between) / did.at,
         "gap_p50": part(gaps, 0.5),
@@ -218,12 +239,14 @@ def figures_of(
     done: Counters,
     folder: Path,
     lease_ms: int,
+    middle: Counters | None = None,
 ) -> Figures:
     did = done.since(begun)
     sent = sum(did.calls.get(name, 0) * weight for name, weight in contestant.counted.items())
     like = LIKE.get(workload, workload)
     if like == "W3":
-        return of_processes(reports, did, sent, folder, done.at)
+        later = done.since(middle) if middle else None
+        return of_processes(reports, did, sent, folder, done.at, later)
     if like == "W4":
         return of_callers(reports[0], did, sent)
     if like == "W5":

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from contestants import HERE, PEERS, ROOT
+from contestants import CROWDS, HERE, PEERS, ROOT
 from figures import RANKED, SHARES, Figures, left_out, summary, table
 from goals import COUNTED, MINIMUM, PIPELINED, TOKEN, goals_table, verdicts
 from plot import Axis, Line, chart
@@ -30,8 +30,10 @@ HEADINGS = {
     "P4": "P4: 64 callers of one process, a plain semaphore of eight permits",
     "F3": "F3: four processes, one name, 1 ms inside, first come, first served",
     "R1": "R1: one caller, the read side of a read-write lock",
-    "C60": "C60: 60 processes, one name, 1 ms inside",
-    "C300": "C300: 300 processes, one name, 1 ms inside",
+    **{
+        name: f"{name}: {crowd.clients} clients, one name, {crowd.inside_us // 1000} ms inside"
+        for name, crowd in CROWDS.items()
+    },
     "M2": "M2: one caller, a multi lock of 2 names",
     "M8": "M8: one caller, a multi lock of 8 names",
     "M32": "M32: one caller, a multi lock of 32 names",
@@ -115,25 +117,22 @@ def cost_of_held(everything: dict[str, Any]) -> str:
     )
 
 
-def by_processes(everything: dict[str, Any], title: str, y: str, figure: str, unit: float) -> str:
-    names = everything["C300"]["results"]
-    sweep = {
-        str(number): {name: one for name, one in everything[workload]["results"].items() if name in names}
-        for number, workload in {4: "W3", 60: "C60", 300: "C300"}.items()
-    }
-    x = Axis("processes at one name, 1 ms inside", logarithmic=True)
-    return chart(title, x, Axis(y), series(sweep, figure, unit))
+def by_clients(everything: dict[str, Any], title: str, y: str, figure: str, unit: float) -> str:
+    sizes = {name: one.clients for name, one in CROWDS.items() if one.inside_us == 1000}
+    sweep = {str(clients): everything[name]["results"] for name, clients in sizes.items()}
+    x = Axis("clients at one name, 1 ms inside", logarithmic=True)
+    return chart(title, x, Axis(y, logarithmic=figure == "late_scripts"), series(sweep, figure, unit))
 
 
 def crowd(everything: dict[str, Any]) -> str:
-    unit = everything["W3"]["results"][TOKEN]["handoffs_s"]
-    title, y = "A crowd: hand-offs by processes", f"hand-offs per second; 1 is {TOKEN} with 4"
-    return by_processes(everything, title, y, "handoffs_s", unit)
+    unit = everything["C2"]["results"][TOKEN]["handoffs_s"]
+    title, y = "A crowd: hand-offs by clients", f"hand-offs per second; 1 is {TOKEN} with 2"
+    return by_clients(everything, title, y, "handoffs_s", unit)
 
 
 def crowd_scripts(everything: dict[str, Any]) -> str:
-    title = "A crowd: what a hand-off costs by processes"
-    return by_processes(everything, title, "scripts per hand-off", "scripts", 1.0)
+    title = "A crowd: what a hand-off costs by clients"
+    return by_clients(everything, title, "scripts per hand-off", "late_scripts", 1.0)
 
 
 CHARTS = {

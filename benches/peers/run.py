@@ -32,7 +32,7 @@ from figures import LIKE, RANKED, Figures, figures_of, left_out, medians, table
 from machine import Cores, Measured, cores_in_use, first_in_line
 
 RESULTS = OURS / "results.json"
-PROCESSES = {"W3": 4, "F3": 4, "C60": 60, "C300": 300}  # the others: one
+PROCESSES = {"W3": 4, "F3": 4}  # the others: one; a crowd: as it says
 MARGIN = 0.5  # before and after what is counted in W5
 REPEATS = {
     "W1": 3,
@@ -48,8 +48,7 @@ REPEATS = {
     "P4": 3,
     "F3": 2,
     "R1": 3,
-    "C60": 1,
-    "C300": 1,
+    **dict.fromkeys(CROWDS, 1),
     "M2": 3,
     "M8": 3,
     "M32": 3,
@@ -82,7 +81,10 @@ class Process:
         assert self.popen.stdout is not None
         end, text, pipe = time.monotonic() + limit, b"", self.popen.stdout.fileno()
         while b"\n" not in text:
-            if not select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
+            # select() knows no more than 1,024 descriptors.
+            poll = select.poll()
+            poll.register(pipe, select.POLLIN)
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 return ""
             more = os.read(pipe, 1 << 16)
             if not more:
@@ -124,9 +126,15 @@ def started(
 ) -> Iterator[list[Process]]:
     like = LIKE.get(workload, workload)
     lease = args.short_lease_ms if like == "W5" else 30_000
+    crowd, many, inside_us = CROWDS.get(workload), PROCESSES.get(workload, 1), args.inside_us
     processes: list[Process] = []
     try:
-        for number in range(PROCESSES.get(workload, 1)):
+        if crowd:
+            many, inside_us = contestant.spread(crowd.clients), crowd.inside_us
+            # Two pipes and a log each.
+            wanted, most = 3 * many + 100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(wanted, 1024), most), most))
+        for number in range(many):
             words = [
                 "--workload",
                 like,
@@ -143,8 +151,10 @@ def started(
                 "--locks",
                 str(held_in(workload, args)),
                 "--cs-us",
-                str(args.inside_us),
+                str(inside_us),
             ]
+            if crowd and many < crowd.clients:
+                words += ["--clients", str(crowd.clients // many)]
             words += ["--ts-file", str(folder / str(number))]
             processes.append(Process(words, contestant, args.cores, folder / f"log{number}"))
         yield processes
@@ -164,7 +174,7 @@ def lowest_count(server: Measured, end: float) -> int:
 
 def seconds_of(workload: str, args: argparse.Namespace) -> float:
     if workload in CROWDS:
-        return float(args.crowd)
+        return float(CROWDS[workload].seconds * args.crowd)
     return float(args.hold if LIKE.get(workload, workload) == "W5" else args.seconds)
 
 
@@ -201,6 +211,7 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
             for process in processes:
                 process.go()
             more: Figures = {}
+            middle = None
             if holds:
                 # Everything that belongs to the acquisitions is over by then.
                 held = lowest_count(server, begun.at + MARGIN)
@@ -210,7 +221,11 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
                 more["lost"] = max(0, held_in(workload, args) - held)
             elif like == "W3":
                 # Not all end at once, and those that are left would take turns without the others.
-                time.sleep(max(0.0, begun.at + seconds_of(workload, args) - time.monotonic()))
+                end = begun.at + seconds_of(workload, args)
+                if workload in CROWDS:
+                    time.sleep(max(0.0, (begun.at + end) / 2 - time.monotonic()))
+                    middle = server.counters()
+                time.sleep(max(0.0, end - time.monotonic()))
                 done = server.counters()
             reports = [json_of(process.line(seconds_of(workload, args) + 20)) for process in processes]
             if like not in ("W3", "W5"):
@@ -221,7 +236,9 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
                 if "na" in report or "error" in report:
                     return verdict(report)
             all_reports = [report for report in reports if report is not None]
-            figures = figures_of(workload, contestant, all_reports, begun, done, folder, args.short_lease_ms)
+            figures = figures_of(
+                workload, contestant, all_reports, begun, done, folder, args.short_lease_ms, middle
+            )
         calls, after = done.since(before_connecting), cores_in_use()
         theirs = used_by_us() - own + calls.cpu
         others = max(0.0, after[0] - busy[0] - theirs) / (after[1] - busy[1])
@@ -347,7 +364,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=int, default=0, help=f"default: {REPEATS}")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
     parser.add_argument("--hold", type=float, default=9, help="the same for W5")
-    parser.add_argument("--crowd", type=float, default=20, help="the same for C60 and C300: many take turns")
+    parser.add_argument("--crowd", type=float, default=1, help="crowds run so many times as long as they do")
     parser.add_argument(
         "--short-lease-ms", type=int, default=6000, help="the same: renewals fall into the time measured"
     )

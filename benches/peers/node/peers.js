@@ -7,7 +7,7 @@ const { createRequire } = require('module')
 const req = createRequire(path.join(process.env.PEERS_NODE, 'x.js'))
 
 const A = { peer: '', workload: 'W1', url: 'redis://127.0.0.1:6379', seconds: 5, warmup: 0.3, tasks: 64, locks: 10000, limit: 8,
-  'lease-ms': 30000, 'cs-us': 1000, 'poll-ms': 0, id: 0, 'ts-file': '', name: 'bench', barrier: false }
+  'lease-ms': 30000, 'cs-us': 1000, 'poll-ms': 0, id: 0, clients: 1, 'ts-file': '', name: 'bench', barrier: false }
 for (let i = 2; i < process.argv.length; i++) {
   const k = process.argv[i].replace(/^--/, '')
   if (k === 'barrier') { A.barrier = true; continue }
@@ -162,22 +162,29 @@ async function main () {
   if (A.workload === 'W3') {
     const n = A.name + ':w3', ts = []
     let failed = 0
-    await warm(A.name + ':warm' + A.id); await readyGo()
+    await warm(A.name + ':warm' + A.id)
+    // So many clients of this process, each with a connection.
+    const more = await Promise.all(Array.from({ length: A.clients - 1 }, () => peers[A.peer]()))
+    for (const other of more) await other.release(await other.acquire(A.name + ':warm' + A.id))
+    await readyGo()
     const c0 = cpu(), t0 = nowN()
     setTimeout(() => {
       const c = cpu() - c0
       fs.writeFileSync(A['ts-file'], ts.map(r => r.join(' ')).join('\n') + (ts.length ? '\n' : ''))
-      out({ acq: ts.length, seconds: (nowN() - t0) / 1e9, cpu_s: c, failed })
+      out({ acq: ts.length, seconds: (nowN() - t0) / 1e9, cpu_s: c, failed, clients: A.clients })
     }, A.seconds * 1000)
-    for (;;) {
-      let h = await P.acquire(n)
-      while (!h) { failed++; h = await P.acquire(n) }
-      const a = now()
-      await sleep(CS)
-      const b = now()
-      await P.release(h)
-      ts.push([a, b, now()])
+    const take = async (client, P) => {
+      for (;;) {
+        let h = await P.acquire(n)
+        while (!h) { failed++; h = await P.acquire(n) }
+        const a = now()
+        await sleep(CS)
+        const b = now()
+        await P.release(h)
+        ts.push([a, b, now(), client])
+      }
     }
+    await Promise.all([P, ...more].map((each, client) => take(client, each)))
   }
   if (A.workload === 'W5') {
     await pair(A.name + ':warm')

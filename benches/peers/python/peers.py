@@ -23,6 +23,7 @@ ap.add_argument("--lease-ms", type=int, default=30000)
 ap.add_argument("--cs-us", type=int, default=1000)
 ap.add_argument("--poll-ms", type=float, default=0)
 ap.add_argument("--id", type=int, default=0)
+ap.add_argument("--clients", type=int, default=1, help="W3: so many of this process, each with a connection")
 ap.add_argument("--ts-file", default="")
 ap.add_argument("--name", default="bench")
 ap.add_argument("--barrier", action="store_true")
@@ -263,8 +264,8 @@ def out_w2(counts, el, cpu):
 
 def out_w3(ts, el, cpu, failed):
     with open(A.ts_file, "w") as f:
-        f.writelines(f"{a} {b} {c}\n" for a, b, c in list(ts))
-    out({"acq": len(ts), "seconds": el, "cpu_s": cpu, "failed": failed})
+        f.writelines(" ".join(map(str, row)) + "\n" for row in list(ts))
+    out({"acq": len(ts), "seconds": el, "cpu_s": cpu, "failed": failed, "clients": A.clients})
 
 
 def out_w4(counts, since, mx, waits, el, t1, cpu, failed, switches):
@@ -413,10 +414,13 @@ async def measure(peer, callers):
         end = now() + int(A.warmup * 1e9)
         while now() < end:
             await pair(f"{A.name}:warm{A.id}")
+        peers = [P, *(peer() for _ in range(1, A.clients))]
+        for other in peers:
+            await other.release(await other.acquire(f"{A.name}:warm{A.id}"))
         ready_go()
         c0, t0 = time.process_time(), now()
 
-        async def work():
+        async def work(client, P):
             while True:
                 h = await P.acquire(name)
                 while h is None:
@@ -426,9 +430,10 @@ async def measure(peer, callers):
                 await callers.sleep(cs)
                 b = now()
                 await P.release(h)
-                ts.append((a, b, now()))
+                ts.append((a, b, now(), client))
 
-        callers.start(work)
+        for client, P in enumerate(peers):
+            callers.start(work, client, P)
         await callers.sleep(A.seconds)
         callers.check()
         out_w3(ts, (now() - t0) / 1e9, time.process_time() - c0, failed[0])

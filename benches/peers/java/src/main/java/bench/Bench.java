@@ -14,10 +14,13 @@ import java.util.Locale;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.stream.IntStream;
+import io.netty.channel.nio.NioEventLoopGroup;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
@@ -29,7 +32,7 @@ import org.redisson.config.Config;
 public final class Bench {
     static String peer = "rlock", workload = "W1", url = "redis://127.0.0.1:6379", tsFile = "", name = "bench";
     static double seconds = 5, warmup = 1.5;      // the JIT needs longer than 0.3 s
-    static int tasks = 64, locks = 10000, id = 0, limit = 8, names = 8;
+    static int tasks = 64, locks = 10000, id = 0, limit = 8, names = 8, clients = 1;
     static long leaseMs = 30000, csUs = 1000;
     static boolean barrier = false;
     static RedissonClient client;
@@ -43,9 +46,11 @@ public final class Bench {
         void unlock();
     }
 
-    static Held lockFor(String n) {
-        if (peer.equals("permits")) return permitFor(n);
-        if (peer.equals("plain")) return plainPermitFor(n);
+    static Held lockFor(String n) { return lockFor(client, n); }
+
+    static Held lockFor(RedissonClient client, String n) {
+        if (peer.equals("permits")) return permitFor(client, n);
+        if (peer.equals("plain")) return plainPermitFor(client, n);
         RLock l = peer.equals("fair") ? client.getFairLock(n)
             : peer.equals("spin") ? client.getSpinLock(n)
             : peer.equals("read") ? client.getReadWriteLock(n).readLock()
@@ -61,7 +66,7 @@ public final class Bench {
     static final Set<String> limited = ConcurrentHashMap.newKeySet();
 
     /** A permit with a lease: without one it stays taken when its program dies. */
-    static Held permitFor(String n) {
+    static Held permitFor(RedissonClient client, String n) {
         RPermitExpirableSemaphore s = client.getPermitExpirableSemaphore(n);
         if (limited.add(n)) s.trySetPermits(limit);
         return new Held() {
@@ -80,7 +85,7 @@ public final class Bench {
     }
 
     /** A permit without a lease. */
-    static Held plainPermitFor(String n) {
+    static Held plainPermitFor(RedissonClient client, String n) {
         RSemaphore s = client.getSemaphore(n);
         if (limited.add(n)) s.trySetPermits(limit);
         return new Held() {
@@ -172,16 +177,14 @@ public final class Bench {
                 case "--limit": limit = Integer.parseInt(v); break;
                 case "--lease-ms": leaseMs = Long.parseLong(v); break;
                 case "--cs-us": csUs = Long.parseLong(v); break;
+                case "--clients": clients = Integer.parseInt(v); break;
                 case "--id": id = Integer.parseInt(v); break;
                 case "--ts-file": tsFile = v; break;
                 case "--name": name = v; break;
                 default: break;                    // --poll-ms and the like do not apply
             }
         }
-        Config config = new Config();
-        config.setLockWatchdogTimeout(leaseMs);    // lock() without a lease: the watchdog renews every third of this
-        config.useSingleServer().setAddress(url);
-        client = Redisson.create(config);
+        client = Redisson.create(config());
         switch (workload) {
             case "W1": w1(); break;
             case "W2": w24(false); break;
@@ -190,6 +193,28 @@ public final class Bench {
             case "W5": w5(); break;
             default: out("{\"na\":\"unknown workload\"}");
         }
+    }
+
+    static Config config() {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(leaseMs);    // lock() without a lease: the watchdog renews every third of this
+        config.useSingleServer().setAddress(url);
+        return config;
+    }
+
+    /** So many clients of this program: they share its threads, and have a connection for commands and one for messages each. */
+    static List<RedissonClient> several() {
+        NioEventLoopGroup loops = new NioEventLoopGroup(4);
+        ExecutorService executor = Executors.newFixedThreadPool(16);
+        List<RedissonClient> found = new ArrayList<>();
+        for (int i = 0; i < clients; i++) {
+            Config config = config();
+            config.setEventLoopGroup(loops).setExecutor(executor);
+            config.useSingleServer().setConnectionMinimumIdleSize(1).setConnectionPoolSize(1)
+                .setSubscriptionConnectionMinimumIdleSize(1).setSubscriptionConnectionPoolSize(1);
+            found.add(Redisson.create(config));
+        }
+        return found;
     }
 
     static void w1() throws Exception {
@@ -290,35 +315,39 @@ public final class Bench {
         String n = name + ":w3";
         warm(name + ":warm" + id);
         List<long[]> ts = new ArrayList<>();
+        List<RedissonClient> all = clients == 1 ? List.of(client) : several();
         readyGo();
         double c0 = cpu();
         long t0 = System.nanoTime();
-        Thread th = new Thread(() -> {
-            for (;;) {
-                Held l = lockFor(n);
-                l.lock();
-                long a = System.nanoTime();       // CLOCK_MONOTONIC on Linux, shared by the processes
-                napUs(csUs);
-                long b = System.nanoTime();
-                l.unlock();
-                long d = System.nanoTime();
-                synchronized (ts) {
-                    ts.add(new long[] {a, b, d});
+        for (int i = 0; i < all.size(); i++) {
+            final int me = i;
+            Thread th = new Thread(null, () -> {
+                for (;;) {
+                    Held l = lockFor(all.get(me), n);
+                    l.lock();
+                    long a = System.nanoTime();       // CLOCK_MONOTONIC on Linux, shared by the processes
+                    napUs(csUs);
+                    long b = System.nanoTime();
+                    l.unlock();
+                    long d = System.nanoTime();
+                    synchronized (ts) {
+                        ts.add(new long[] {a, b, d, me});
+                    }
                 }
-            }
-        });
-        th.setDaemon(true);
-        th.start();
+            }, "bench-" + i, 512 * 1024);
+            th.setDaemon(true);
+            th.start();
+        }
         Thread.sleep((long) (seconds * 1000));
         double c = cpu() - c0, el = (System.nanoTime() - t0) / 1e9;
         int count;
         synchronized (ts) {
             count = ts.size();
             try (PrintWriter w = new PrintWriter(Files.newBufferedWriter(Paths.get(tsFile)))) {
-                for (long[] r : ts) w.println(r[0] + " " + r[1] + " " + r[2]);
+                for (long[] r : ts) w.println(r[0] + " " + r[1] + " " + r[2] + " " + r[3]);
             }
         }
-        out(f("{\"acq\":%d,\"seconds\":%.6f,\"cpu_s\":%.6f,\"failed\":0}", count, el, c));
+        out(f("{\"acq\":%d,\"seconds\":%.6f,\"cpu_s\":%.6f,\"failed\":0,\"clients\":%d}", count, el, c, clients));
     }
 
     static void w5() throws Exception {
