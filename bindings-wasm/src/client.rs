@@ -146,6 +146,7 @@ impl Client {
             },
             protocol,
             tracking: options.tracking,
+            provided: false,
             pubsub: options.cluster_pubsub,
             name: name.to_string(),
             uuid,

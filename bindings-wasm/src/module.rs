@@ -15,7 +15,7 @@ use redlatch_proto::hold::{HoldCell, Listener, LossListener};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::maps::SortedMap;
 use redlatch_proto::moment::Moment;
-use redlatch_proto::net::{Arrival, ConnId, Io, Lost};
+use redlatch_proto::net::{Arrival, ConnId, Io, Lost, Opened};
 use redlatch_proto::quorum;
 use redlatch_proto::url;
 use redlatch_proto::wire::{Change, Counter, Inspection, Kind, Name, names};
@@ -777,7 +777,11 @@ impl Module {
         conn: ConnId,
         mut given: Arguments<'_>,
     ) -> Result<()> {
-        self.arrived(now, conn, &Arrival::Opened(given.whole()?));
+        let opened = Opened {
+            identity: given.whole()?,
+            ..Opened::default()
+        };
+        self.arrived(now, conn, &Arrival::Opened(opened));
         Ok(())
     }
 
@@ -796,6 +800,7 @@ impl Module {
             text,
             // 255: it has nothing to do with TLS.
             tls: (tls != u8::MAX).then(|| TlsFault::from_number(tls)),
+            ..Lost::default()
         };
         self.arrived(now, conn, &Arrival::Closed(why));
         Ok(())

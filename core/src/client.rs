@@ -12,9 +12,7 @@ use redlatch_proto::quorum::{self, Members};
 
 use crate::completion_queue::Outcome;
 use crate::credentials::{Credentials, Provider};
-use crate::driver::{
-    DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink, Way,
-};
+use crate::driver::{DriverConfig, Handle, InlineCall, Manner, Registry, Shared, Sink, Way};
 use crate::engine::{Config, Done, Input, Lease, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
@@ -28,7 +26,7 @@ use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
 use crate::sys;
 use crate::tuning;
-use crate::url::{self, Place, Topology};
+use crate::url::{self, At, Host, Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Process, names};
 
@@ -80,7 +78,8 @@ pub struct ClientBuilder {
 }
 
 pub(crate) struct ClientInner {
-    servers: Servers,
+    place: Place,
+    manner: Manner,
     /// The servers of a quorum.
     pub(crate) quorum: Option<quorum::Members>,
     language: &'static str,
@@ -736,17 +735,19 @@ impl ClientBuilder {
     /// ```
     pub fn build(self) -> Result<Client> {
         let (place, mut manner) = self.place()?;
-        if matches!(place.topology, Topology::Quorum { .. }) {
-            manner = manner.for_quorum(&self.options);
-        }
-        let servers = Servers::new(&place, &manner)?;
-        let quorum = servers.of_quorum();
-        if quorum.is_some() {
-            self.locks.validate_for_quorum()?;
-        }
+        let quorum = match &place.topology {
+            Topology::Quorum { hosts } => {
+                manner = manner.for_quorum(&self.options);
+                self.locks.validate_for_quorum()?;
+                let shown = |host: &Host| At::Tcp(host.clone()).to_string();
+                Some(Members::new(hosts.iter().map(shown)))
+            }
+            _ => None,
+        };
         let locks = Arc::new(self.locks);
         Ok(Client(Arc::new(ClientInner {
-            servers,
+            place,
+            manner,
             quorum,
             language: self.language.unwrap_or("rust"),
             options: self.options,
@@ -912,7 +913,8 @@ impl Running {
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {
-            servers: client.servers.clone().named(&name.to_string().into()),
+            place: client.place.clone(),
+            manner: client.manner.clone().named(&name.to_string()),
             engine: Config {
                 recheck: options.recheck,
                 outage: options.outage,

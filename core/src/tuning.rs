@@ -5,9 +5,7 @@
 
 use std::time::Duration;
 
-pub(crate) use redlatch_proto::tuning::{
-    CHANNEL_LINGER, ORPHAN_LIMIT, OWED_LIMIT, PUBSUB_CONFIRM, PUBSUB_IDLE, PUBSUB_LINGER,
-};
+pub(crate) use redlatch_proto::tuning::{CHANNEL_LINGER, ORPHAN_LIMIT, OWED_LIMIT};
 
 // Callers that wait on threads
 
@@ -77,6 +75,10 @@ pub(crate) const INLINE_IDLE: Duration = Duration::from_millis(100);
 
 /// How long one read may take before the caller looks at the time and at signals.
 pub(crate) const INLINE_TICK: Duration = Duration::from_millis(250);
+
+/// How many bytes of any other connection are read at once.
+#[cfg(feature = "net")]
+pub(crate) const READ: usize = 1 << 14;
 
 /// How many bytes are read at once; most replies are shorter.
 pub(crate) const INLINE_READ: usize = 512;

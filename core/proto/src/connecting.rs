@@ -186,6 +186,16 @@ pub fn refuses_hello(code: &str, detail: Option<&str>, with_password: bool) -> b
     }
 }
 
+/// Whether an error reply refuses user name or password.
+pub fn refuses_log_in(code: &str, detail: &str) -> bool {
+    match code {
+        "WRONGPASS" | "NOAUTH" => true,
+        // Before Redis 6.
+        "ERR" => detail.starts_with("invalid password"),
+        _ => false,
+    }
+}
+
 /// The reason why the server does not track keys, when it speaks RESP2.
 pub const RESP2_ONLY: &str = "the server speaks RESP2 only";
 

@@ -111,21 +111,6 @@ impl Channels {
     }
 }
 
-/// The smallest size in bytes of a message on this channel, with a payload of one byte.
-pub(super) fn least_size(channel: &str) -> usize {
-    let length = channel.len().to_string();
-    [
-        ">3\r\n$7\r\nmessage\r\n$",
-        &length,
-        "\r\n",
-        channel,
-        "\r\n$1\r\n0\r\n",
-    ]
-    .iter()
-    .map(|part| part.len())
-    .sum()
-}
-
 /// Reads a push message. `None` means that the connection is closed.
 pub(super) fn said(push: PushInfo) -> Option<Said> {
     let mut words = push

@@ -16,13 +16,13 @@ use super::connect::{Address, random};
 use super::link::{Manner, Target};
 use super::pubsub::Subscriptions;
 use super::server_connections::ServerConnections;
-use super::slotmap::Range;
 use crate::clock;
 use crate::engine::LinkId;
 use crate::error::Result;
 use crate::moment::Moment;
 use crate::url::Host;
 use crate::wire::{Name, Publish, Topic};
+use redlatch_proto::outbox::slotmap::Range;
 
 /// The nodes of a cluster. Driven from outside like a `Link`.
 pub(super) struct Cluster {

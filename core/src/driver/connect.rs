@@ -52,16 +52,16 @@ pub(crate) struct Address {
 #[derive(Clone)]
 pub(crate) struct Manner {
     /// The limit for one attempt, set-up included.
-    timeout: Duration,
+    pub(super) timeout: Duration,
     /// Shown by CLIENT LIST.
-    client_name: Arc<str>,
-    protocol: Protocol,
-    keep_alive: Duration,
-    tls: Option<Tls>,
+    pub(super) client_name: Arc<str>,
+    pub(super) protocol: Protocol,
+    pub(super) keep_alive: Duration,
+    pub(super) tls: Option<Tls>,
     /// Asked for user and password at each connection.
-    provider: Option<Provider>,
+    pub(super) provider: Option<Provider>,
     /// A server that runs for less is not used, as it may have lost its locks.
-    least_uptime: Duration,
+    pub(super) least_uptime: Duration,
     resolver: Resolver,
 }
 
@@ -103,6 +103,37 @@ impl Manner {
             ..self.clone()
         }
     }
+
+    /// The same manner, with a name for the connections.
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        self.client_name = name.into();
+        self
+    }
+
+    /// A TCP connection to the host, or to `peer` wherever the name leads by now. The addresses at
+    /// which there was a replica come last.
+    pub(super) async fn tcp(
+        &self,
+        host: &str,
+        port: u16,
+        peer: Option<SocketAddr>,
+        replicas: &[SocketAddr],
+    ) -> io::Result<TcpStream> {
+        let settings = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(TcpKeepalive::new().with_time(self.keep_alive));
+        let settings = &sys::give_up_after(settings, tuning::TCP_USER_TIMEOUT);
+        if let Some(peer) = peer {
+            return tcp(&[peer], settings).await;
+        }
+        let found = self.resolver.addresses(host, port).await?;
+        let is_replica = |address: &SocketAddr| replicas.contains(address);
+        let (replicas, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_replica);
+        match tcp(&others, settings).await {
+            Err(_) if !replicas.is_empty() => tcp(&replicas, settings).await,
+            made => made,
+        }
+    }
 }
 
 /// A command connection that is set up.
@@ -140,10 +171,6 @@ impl Address {
     /// # Errors
     /// `internal`: redis-rs takes every address so far.
     pub(crate) fn new(at: &At, login: &Login, tls: bool, manner: Manner) -> Result<Self> {
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive));
-        let tcp = sys::give_up_after(tcp, tuning::TCP_USER_TIMEOUT);
         // Skip `CLIENT SETINFO`: every ACL would have to allow it, and the client name already
         // identifies us.
         let settings = settings_of(login).set_skip_set_lib_name();
@@ -151,7 +178,7 @@ impl Address {
             .into_connection_info()
             .map_err(|error| Error::new(ErrorKind::Internal, format!("{at}: {error}")))?;
         Ok(Address {
-            info: info.set_tcp_settings(tcp).set_redis_settings(settings),
+            info: info.set_redis_settings(settings),
             manner,
             peer: None,
             replicas: Vec::new(),
@@ -205,10 +232,10 @@ impl Address {
         }
     }
 
-    /// The same server, whose connections get this name.
-    pub(super) fn named(mut self, name: &Arc<str>) -> Self {
-        self.manner.client_name = name.clone();
-        self
+    /// The server at this address, wherever the name of the host leads by now.
+    #[cfg(feature = "net")]
+    pub(super) fn leading_to(self, peer: Option<SocketAddr>) -> Self {
+        Address { peer, ..self }
     }
 
     /// The address as it is shown in messages.
@@ -288,17 +315,8 @@ impl Address {
 
     /// A TCP connection to the host, or to the same server as before.
     async fn tcp(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let settings = self.info.tcp_settings();
-        if let Some(peer) = self.peer {
-            return tcp(&[peer], settings).await;
-        }
-        let found = self.manner.resolver.addresses(host, port).await?;
-        let is_replica = |address: &SocketAddr| self.replicas.contains(address);
-        let (replicas, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_replica);
-        match tcp(&others, settings).await {
-            Err(_) if !replicas.is_empty() => tcp(&replicas, settings).await,
-            made => made,
-        }
+        let (peer, replicas) = (self.peer, &self.replicas);
+        self.manner.tcp(host, port, peer, replicas).await
     }
 
     async fn connect(
@@ -790,13 +808,8 @@ pub(super) fn is_turned_away(error: &RedisError) -> bool {
 
 /// Whether the server refuses user name or password.
 fn is_log_in_refused(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed
-        || match error.code() {
-            Some("WRONGPASS" | "NOAUTH") => true,
-            // Before Redis 6.
-            Some("ERR") => detail(error).starts_with("invalid password"),
-            _ => false,
-        }
+    let refuses = |code| connecting::refuses_log_in(code, &detail(error));
+    error.kind() == redis::ErrorKind::AuthenticationFailed || error.code().is_some_and(refuses)
 }
 
 /// The server's text, or that of redis-rs if there is none.

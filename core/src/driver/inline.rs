@@ -30,7 +30,6 @@ use tokio::time::timeout;
 
 use super::News;
 use super::connect::{Address, fresh_identity};
-use super::link::Link;
 use super::replies;
 use super::server_clock::ServerClock;
 use crate::clock;
@@ -211,15 +210,15 @@ pub(super) struct InlineConnector {
 type Attempt = Pin<Box<dyn Future<Output = Result<InlineConnection>>>>;
 
 impl InlineConnector {
-    /// Makes a connection if one is wanted.
+    /// Makes a connection if one is wanted, for this generation of the command connection.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         direct: &InlineSlot,
-        link: &Link,
+        generation: u64,
+        plan: impl FnOnce() -> Option<Plan>,
         news: &mut News,
     ) {
-        let generation = link.generation();
         if self.generation != generation {
             self.generation = generation;
             self.attempt = None;
@@ -228,7 +227,7 @@ impl InlineConnector {
         }
         let now = clock::now();
         if self.attempt.is_none() && self.rests_until <= now && direct.is_wanted() {
-            self.attempt = link.direct().map(|plan| Box::pin(plan.open()) as Attempt);
+            self.attempt = plan().map(|plan| Box::pin(plan.open()) as Attempt);
             self.rests_until = now.after(tuning::INLINE_RETRY);
         }
         if let Some(attempt) = &mut self.attempt
@@ -325,10 +324,8 @@ impl InlineConnection {
 
     /// Sends the script call for `op`; false if the connection is broken.
     pub(super) fn call(&mut self, op: &Op, uuid: &str, not_after: u64) -> bool {
-        let call = match self.call.take() {
-            Some(before) => Call::reusing(before, op, uuid, not_after, self.publish),
-            None => Call::new(op, uuid, not_after, self.publish),
-        };
+        let call = Call::reusing(self.call.take(), op, uuid, not_after, self.publish);
+        self.command.clear();
         call.write_evalsha(&mut self.command);
         self.call = Some(call);
         // Read the clock here: `took` measures the server, not the preparation of the call.
@@ -338,6 +335,7 @@ impl InlineConnection {
     /// Sends the same call again, with the text of the script; false if the connection is broken.
     pub(super) fn call_with_text(&mut self) -> bool {
         let Some(call) = &self.call else { return false };
+        self.command.clear();
         call.write_eval(&mut self.command);
         let sent = self.send(clock::now()).is_ok();
         // The text is long and seldom needed: do not keep the buffer.

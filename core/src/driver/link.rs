@@ -16,7 +16,6 @@ use super::calls::{Outbox, OutgoingCall, Payload};
 use super::channels::{self, Said};
 use super::connect::{Address, Connected, Pushes, fresh_identity, pause};
 use super::inline::Plan;
-use super::limiter::ConcurrencyLimiter;
 use super::receive_threshold::ReceiveThreshold;
 use super::replies::{self, Replies, Request};
 use super::sentinel::Sentinels;
@@ -27,6 +26,7 @@ use crate::moment::Moment;
 use crate::options::ClusterPubsub;
 use crate::wire::{self, Name, Publish};
 use redlatch_proto::connecting::{self, Backoff};
+use redlatch_proto::outbox::limiter::ConcurrencyLimiter;
 
 /// The server that a link leads to.
 #[derive(Clone)]
@@ -478,10 +478,8 @@ impl Live {
             let request = match &command.load {
                 Payload::Single(sending) => {
                     let (op, uuid) = (&sending.op, &self.uuid);
-                    let script = match self.spare.take() {
-                        Some(before) => wire::Call::reusing(before, op, uuid, not_after, publish),
-                        None => wire::Call::new(op, uuid, not_after, publish),
-                    };
+                    let before = self.spare.take();
+                    let script = wire::Call::reusing(before, op, uuid, not_after, publish);
                     let request = request(&self.connection, text(&script), sending);
                     self.spare = Some(script);
                     request

@@ -5,29 +5,43 @@
 
 mod attentive;
 mod causes;
+#[cfg(not(feature = "net"))]
 mod channels;
+#[cfg(not(feature = "net"))]
 mod cluster;
+// It also makes connections for tools.
+#[cfg_attr(feature = "net", allow(dead_code))]
 mod connect;
 mod finishing;
 mod inbox;
 mod inline;
+#[cfg(feature = "net")]
+mod io;
+#[cfg(not(feature = "net"))]
 mod link;
 #[cfg(test)]
 mod live_tests;
+#[cfg(not(feature = "net"))]
 mod net;
 // Its test runs in the tests' build, which has TLS.
 #[cfg(any(test, not(feature = "tls")))]
 #[cfg_attr(feature = "tls", allow(dead_code))]
 mod no_tls;
+#[cfg(not(feature = "net"))]
 mod pubsub;
+#[cfg(not(feature = "net"))]
 mod quorum;
 mod receive_threshold;
+#[cfg_attr(feature = "net", allow(dead_code))]
 mod replies;
 mod run;
+#[cfg_attr(feature = "net", allow(dead_code))]
 mod sentinel;
+#[cfg(not(feature = "net"))]
 mod server_connections;
 mod session;
 mod shared_engine;
+#[cfg(not(feature = "net"))]
 mod single;
 mod tcp;
 #[cfg(feature = "tls")]
@@ -45,8 +59,7 @@ use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::{Counters, Event, Level, Ring};
 use redlatch_proto::key::OwnerKey;
-use redlatch_proto::outbox::{News, calls, limiter, server_clock, slotmap, wanted};
-use redlatch_proto::quorum::Members;
+use redlatch_proto::outbox::{News, calls, server_clock};
 
 use crate::hold::HoldCell;
 use crate::log;
@@ -136,44 +149,12 @@ impl Servers {
             Topology::Quorum { hosts } => Servers::Quorum(all(hosts)?),
         })
     }
-
-    /// The same servers, whose connections get this name.
-    pub(crate) fn named(self, name: &Arc<str>) -> Servers {
-        let all = |addresses: Vec<Address>| {
-            let named = addresses.into_iter().map(|address| address.named(name));
-            named.collect()
-        };
-        match self {
-            Servers::Single(address) => Servers::Single(address.named(name)),
-            Servers::Sentinel {
-                sentinels,
-                service,
-                server,
-            } => Servers::Sentinel {
-                sentinels: all(sentinels),
-                service,
-                server: server.named(name),
-            },
-            Servers::Cluster { server, seeds } => Servers::Cluster {
-                server: server.named(name),
-                seeds,
-            },
-            Servers::Quorum(servers) => Servers::Quorum(all(servers)),
-        }
-    }
-
-    /// The servers of a quorum. `None` for any others.
-    pub(crate) fn of_quorum(&self) -> Option<Members> {
-        match self {
-            Servers::Quorum(servers) => Some(Members::new(servers.iter().map(Address::shown))),
-            _ => None,
-        }
-    }
 }
 
 /// The settings with which a driver starts.
 pub(crate) struct DriverConfig {
-    pub(crate) servers: Servers,
+    pub(crate) place: Place,
+    pub(crate) manner: Manner,
     pub(crate) engine: engine::Config,
     pub(crate) tracking: bool,
     pub(crate) pubsub: ClusterPubsub,
@@ -343,9 +324,12 @@ impl Handle {
             // runtime.
             let runtime = run::runtime();
             let timer = runtime.and_then(|made| Ok((made.block_on(async { Timer::new() })?, made)));
-            match timer {
-                Ok((timer, runtime)) => {
-                    let driver = Driver::new(config, own, timer);
+            let driver = timer.and_then(|(timer, runtime)| {
+                let driver = Driver::new(&config, own, timer);
+                Ok((driver.map_err(std::io::Error::other)?, runtime))
+            });
+            match driver {
+                Ok((driver, runtime)) => {
                     let _ = ready.send(Ok(()));
                     run::run(runtime, driver);
                 }

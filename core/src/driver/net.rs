@@ -12,10 +12,11 @@ use super::inline::InlineSlot;
 use super::link::{Manner, Target};
 use super::quorum::Quorum;
 use super::receive_threshold::ReceiveThreshold;
-use super::sentinel::{Sentinels, Watch};
-use super::single::One;
-use super::{News, Servers};
+use super::sentinel::Sentinels;
+use super::single::{One, Watch};
+use super::{DriverConfig, News, Servers};
 use crate::engine::{CallId, STANDALONE};
+use crate::error::Result;
 use crate::moment::Moment;
 use crate::wire::{Name, Op, Topic};
 
@@ -27,8 +28,15 @@ pub(super) enum Net {
 }
 
 impl Net {
-    pub(super) fn new(servers: Servers, manner: Manner, direct: Arc<InlineSlot>) -> Self {
-        match servers {
+    /// # Errors
+    /// `internal`, for servers that redis-rs does not take.
+    pub(super) fn new(config: &DriverConfig, uuid: &str, direct: Arc<InlineSlot>) -> Result<Self> {
+        let manner = Manner {
+            tracking: config.tracking,
+            uuid: uuid.to_owned(),
+            pubsub: config.pubsub,
+        };
+        Ok(match Servers::new(&config.place, &config.manner)? {
             Servers::Single(address) => {
                 let addresses = vec![address.clone()];
                 Net::One(Box::new(One::new(
@@ -61,7 +69,7 @@ impl Net {
                 Net::Cluster(Box::new(Cluster::new(server, seeds, manner)))
             }
             Servers::Quorum(servers) => Net::Quorum(Box::new(Quorum::new(servers, &manner))),
-        }
+        })
     }
 
     pub(super) fn send(

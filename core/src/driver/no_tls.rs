@@ -7,6 +7,8 @@ use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
 use crate::options::ClientOptions;
+#[cfg(feature = "net")]
+use redlatch_proto::connecting::TlsFault;
 
 /// A TLS configuration, of which there is none.
 #[derive(Clone)]
@@ -27,6 +29,17 @@ impl Tls {
     pub(super) async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Stream> {
         match *self {}
     }
+}
+
+/// No error comes from a handshake.
+#[cfg(feature = "net")]
+pub(super) fn fault_of(
+    _: &io::Error,
+) -> Option<(
+    TlsFault,
+    std::sync::Arc<dyn std::error::Error + Send + Sync>,
+)> {
+    None
 }
 
 /// No error comes from a handshake.

@@ -16,14 +16,14 @@ use super::News;
 use super::channels::{Channels, Reach, Said};
 use super::connect::{Address, pause};
 use super::replies::{self, Replies};
-use super::wanted::Wanted;
 use crate::clock;
 use crate::engine::Input;
 use crate::error::{Error, Result};
 use crate::moment::Moment;
-use crate::tuning;
 use crate::wire::{Name, Topic, names};
 use redlatch_proto::connecting::{self, Backoff};
+use redlatch_proto::outbox::wanted::Wanted;
+use redlatch_proto::tuning;
 
 /// Keeps the wanted channels subscribed. Driven from outside like a `Link`.
 pub(super) struct Subscriptions {

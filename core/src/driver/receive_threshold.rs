@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::TcpStream;
 
-use super::channels;
 use crate::sys::ReceiveMinimum;
 use crate::tuning;
 use crate::wire::{Name, Topic, names};
@@ -43,7 +42,7 @@ impl ReceiveThreshold {
     /// Bytes that are already in the socket count: the system checks at once. The thread also wakes
     /// when the connection ends.
     pub(super) fn skip(&self, skipped: Option<(&Name, u32)>) {
-        let size = |name: &Name| channels::least_size(&names::channel(Topic::Lock, name));
+        let size = |name: &Name| least_size(&names::channel(Topic::Lock, name));
         let some = skipped.filter(|(_, messages)| *messages > 0);
         let bytes = some.map_or(1, |(name, messages)| (messages as usize + 1) * size(name));
         let least = bytes.clamp(1, tuning::RECEIVE_THRESHOLD_MOST);
@@ -51,6 +50,21 @@ impl ReceiveThreshold {
             self.least.store(least, Ordering::Relaxed);
         }
     }
+}
+
+/// The smallest size in bytes of a message on this channel, with a payload of one byte.
+fn least_size(channel: &str) -> usize {
+    let length = channel.len().to_string();
+    [
+        ">3\r\n$7\r\nmessage\r\n$",
+        &length,
+        "\r\n",
+        channel,
+        "\r\n$1\r\n0\r\n",
+    ]
+    .iter()
+    .map(|part| part.len())
+    .sum()
 }
 
 #[cfg(test)]
@@ -82,7 +96,7 @@ mod tests {
             ReceiveThreshold::of(&stream).expect("a handle"),
             Name::from("n"),
         );
-        let message = channels::least_size(&names::channel(Topic::Lock, &name));
+        let message = least_size(&names::channel(Topic::Lock, &name));
         threshold.skip(Some((&name, 1)));
         // Our own release: the change of the key, and the message.
         server

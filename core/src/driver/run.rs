@@ -14,14 +14,16 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::coop::consume_budget;
 
-use super::link::Manner;
+#[cfg(feature = "net")]
+use super::io::Net;
+#[cfg(not(feature = "net"))]
 use super::net::Net;
 use super::session::{InlineCall, Session};
 use super::shared_engine::{Effect, State};
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
 use crate::engine::{Done, Output, Request};
-use crate::error::{Error, LostReason};
+use crate::error::{Error, LostReason, Result};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::shared_call;
@@ -104,18 +106,15 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(config: DriverConfig, session: Arc<Session>, timer: Timer) -> Self {
-        let (tracking, pubsub) = (config.tracking, config.pubsub);
+    /// # Errors
+    /// `internal`, for servers that the layer below does not take.
+    pub(super) fn new(config: &DriverConfig, session: Arc<Session>, timer: Timer) -> Result<Self> {
         if let Some(mut state) = session.machine.state() {
             state.alarm = Some(timer.alarm());
         }
-        let manner = Manner {
-            tracking,
-            uuid: session.machine.shared.uuid.clone(),
-            pubsub,
-        };
-        Driver {
-            net: Net::new(config.servers, manner, session.machine.direct.clone()),
+        let machine = &session.machine;
+        Ok(Driver {
+            net: Net::new(config, &machine.shared.uuid, machine.direct.clone())?,
             session,
             timer,
             wakes: None,
@@ -127,7 +126,7 @@ impl Driver {
             sent: 0,
             orphaned: None,
             stopped: false,
-        }
+        })
     }
 
     async fn serve(&mut self) -> io::Result<()> {

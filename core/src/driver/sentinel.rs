@@ -1,28 +1,21 @@
-//! Finds the primary of a service that sentinels watch, and notices when it changes.
+//! Finds the primary of a service that sentinels watch.
 
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Context;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::News;
-use super::channels::Reach;
 use super::connect::{Address, Connected};
-use super::pubsub::Subscriptions;
-use crate::engine::Input;
 use crate::error::{Error, Result};
-use crate::moment::Moment;
 use crate::url::Host;
-use crate::wire::Name;
-use redlatch_proto::sentinel::{SWITCH, Search, Service};
+use redlatch_proto::sentinel::{Search, Service};
 
 /// The sentinels of a service.
 pub(crate) struct Sentinels {
-    hosts: Vec<Address>,
-    service: RefCell<Service>,
+    pub(super) hosts: Vec<Address>,
+    pub(super) service: RefCell<Service>,
     /// How to connect and log in at the servers of the service. Only host and port are replaced.
     server: Address,
 }
@@ -88,64 +81,5 @@ impl Sentinels {
 
     pub(super) fn server(&self) -> &Address {
         &self.server
-    }
-}
-
-/// Listens to a sentinel for announcements of a new primary.
-pub(super) struct Watch {
-    sentinels: Rc<Sentinels>,
-    listener: Subscriptions,
-    /// Reports of the listener. The engine does not need them.
-    news: News,
-    listening: bool,
-}
-
-impl Watch {
-    pub(super) fn new(sentinels: Rc<Sentinels>) -> Self {
-        // Sentinels have no locks.
-        let listener =
-            Subscriptions::new(sentinels.hosts.clone(), Reach::Classic, "").with_payloads();
-        Watch {
-            sentinels,
-            listener,
-            news: News::default(),
-            listening: false,
-        }
-    }
-
-    /// Reads all announcements that have arrived. Returns true if the primary has changed.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
-        self.listener.poll(cx, &mut self.news);
-        self.news.events.clear();
-        if self
-            .news
-            .inputs
-            .drain(..)
-            .any(|input| matches!(input, Input::Subscribed(_)))
-        {
-            // Announcements before this subscription may have been missed, so no server is ruled
-            // out any more.
-            self.sentinels.service.borrow_mut().trust_all();
-        }
-        let told = self.listener.take_payloads();
-        let mut service = self.sentinels.service.borrow_mut();
-        told.iter().filter(|text| service.heed(text)).count() > 0
-    }
-
-    pub(super) fn next_wake(&self) -> Option<Moment> {
-        // The first wake starts the subscription, so it is due at once.
-        if self.listening {
-            self.listener.next_wake()
-        } else {
-            Some(Moment::default())
-        }
-    }
-
-    pub(super) fn wake(&mut self, now: Moment) {
-        if !std::mem::replace(&mut self.listening, true) {
-            self.listener
-                .subscribe_to(now, SWITCH.to_owned(), Name::from(SWITCH));
-        }
-        self.listener.wake(now, &mut self.news);
     }
 }

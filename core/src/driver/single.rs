@@ -1,5 +1,6 @@
 //! The connections to one server at a time: calls, subscriptions, and the inline connection.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
@@ -11,11 +12,12 @@ use super::inline::{InlineConnector, InlineSlot};
 use super::link::{Manner, Target};
 use super::pubsub::Subscriptions;
 use super::receive_threshold::ReceiveThreshold;
-use super::sentinel::Watch;
+use super::sentinel::Sentinels;
 use super::server_connections::ServerConnections;
-use crate::engine::LinkId;
+use crate::engine::{Input, LinkId};
 use crate::moment::Moment;
 use crate::wire::{Name, Topic};
+use redlatch_proto::sentinel::SWITCH;
 
 /// The connections to a server, or to one server at a time.
 pub(super) struct One {
@@ -83,7 +85,9 @@ impl One {
         self.listen(news);
         self.subscriptions.poll(cx, news);
         self.heed(news);
-        self.maker.poll(cx, &self.direct, self.link.plain(), news);
+        let link = self.link.plain();
+        let (generation, plan) = (link.generation(), || link.direct());
+        self.maker.poll(cx, &self.direct, generation, plan, news);
     }
 
     /// Has pub/sub messages come from the server that calls go to: on the same connection if it can
@@ -137,5 +141,64 @@ impl One {
         if let Some(watch) = &mut self.watch {
             watch.wake(now);
         }
+    }
+}
+
+/// Listens to a sentinel for announcements of a new primary.
+pub(super) struct Watch {
+    sentinels: Rc<Sentinels>,
+    listener: Subscriptions,
+    /// Reports of the listener. The engine does not need them.
+    news: News,
+    listening: bool,
+}
+
+impl Watch {
+    pub(super) fn new(sentinels: Rc<Sentinels>) -> Self {
+        // Sentinels have no locks.
+        let listener =
+            Subscriptions::new(sentinels.hosts.clone(), Reach::Classic, "").with_payloads();
+        Watch {
+            sentinels,
+            listener,
+            news: News::default(),
+            listening: false,
+        }
+    }
+
+    /// Reads all announcements that have arrived. Returns true if the primary has changed.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        self.listener.poll(cx, &mut self.news);
+        self.news.events.clear();
+        if self
+            .news
+            .inputs
+            .drain(..)
+            .any(|input| matches!(input, Input::Subscribed(_)))
+        {
+            // Announcements before this subscription may have been missed, so no server is ruled
+            // out any more.
+            self.sentinels.service.borrow_mut().trust_all();
+        }
+        let told = self.listener.take_payloads();
+        let mut service = self.sentinels.service.borrow_mut();
+        told.iter().filter(|text| service.heed(text)).count() > 0
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        // The first wake starts the subscription, so it is due at once.
+        if self.listening {
+            self.listener.next_wake()
+        } else {
+            Some(Moment::default())
+        }
+    }
+
+    pub(super) fn wake(&mut self, now: Moment) {
+        if !std::mem::replace(&mut self.listening, true) {
+            self.listener
+                .subscribe_to(now, SWITCH.to_owned(), Name::from(SWITCH));
+        }
+        self.listener.wake(now, &mut self.news);
     }
 }

@@ -5,6 +5,7 @@
 //! connection. It also takes its cryptography from a process-wide setting, which belongs to the
 //! program and not to a library.
 
+use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ use crate::options::{ClientOptions, Pem};
 use redlatch_proto::connecting::TlsFault;
 
 pub(super) type Stream = TlsStream<TcpStream>;
+
+type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// A TLS configuration.
 #[derive(Clone)]
@@ -146,8 +149,16 @@ fn fault(option: &'static str, text: &[Piece]) -> Error {
 }
 
 /// Explains a failed handshake with this server and how to fix it; `None` if the failure has another
-/// cause. A server may refuse our certificate after the handshake has ended on our side.
+/// cause.
 pub(super) fn explain(addr: &str, error: &RedisError) -> Option<Error> {
+    let (fault, failure) = fault_of(error)?;
+    let error = fault.error(addr, &failure.to_string());
+    Some(error.caused_by(failure))
+}
+
+/// What is wrong with the handshake that this error ends, and the failure itself; `None` if the error has
+/// another cause. A server may refuse our certificate after the handshake has ended on our side.
+pub(super) fn fault_of(error: &(dyn StdError + 'static)) -> Option<(TlsFault, Cause)> {
     let failure = causes(error).find_map(|cause| cause.downcast_ref::<Failure>())?;
     let fault = match failure {
         Failure::InvalidCertificate(why) => untrusted(why),
@@ -167,8 +178,7 @@ pub(super) fn explain(addr: &str, error: &RedisError) -> Option<Error> {
         Failure::InvalidMessage(_) => TlsFault::NoTls,
         _ => TlsFault::Other,
     };
-    let error = fault.error(addr, &failure.to_string());
-    Some(error.caused_by(Arc::new(failure.clone())))
+    Some((fault, Arc::new(failure.clone())))
 }
 
 /// The reason why the certificate of a server is not accepted.

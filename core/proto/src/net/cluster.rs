@@ -113,6 +113,12 @@ impl Cluster {
         self.decide(io, |map, nodes| map.take_answer(now, answer, nodes, news));
     }
 
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_idle =
+            |node: &Node| node.connections.is_idle() || !self.map.routed().contains(&node.id);
+        self.map.is_settled() && self.links.nodes.iter().all(is_idle)
+    }
+
     pub(crate) fn has(&self, conn: ConnId) -> bool {
         let links = &self.links;
         links.classic.link.has(conn)
@@ -226,14 +232,11 @@ impl Nodes for Reach<'_> {
     fn add(&mut self, now: Moment, id: LinkId, place: &Host) {
         let server = self.links.server.at(place);
         let manner = &server.manner;
-        let link = || {
-            let target = Target::Any(vec![server.clone()]);
-            Link::new(id, target, Purpose::Node, manner.clone())
-        };
+        let target = Target::Any(vec![server.clone()]);
         let mut node = Node {
             id,
             place: place.clone(),
-            connections: Connections::new(link(), link()),
+            connections: Connections::new(id, target, Purpose::Node, manner),
             shard: Subscriptions::new(vec![server.clone()], Purpose::Shards, manner),
         };
         node.connections.plain.begin(now, self.io);

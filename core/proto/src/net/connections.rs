@@ -1,14 +1,19 @@
 //! The connections to one server: one for most calls and, once it is needed, one for calls that wait
 //! for replicas.
 
+use std::rc::Rc;
+
+use crate::engine::LinkId;
 use crate::moment::Moment;
 use crate::outbox::News;
 use crate::outbox::calls::OutgoingCall;
 use crate::outbox::waiting::Waiting;
 use crate::outbox::wanted::Wanted;
 
+use super::handshake::Purpose;
 use super::io::{Arrival, ConnId, Io};
-use super::link::Link;
+use super::link::{Link, Target};
+use super::server::Manner;
 
 pub(crate) struct Connections {
     pub(crate) plain: Link,
@@ -20,11 +25,12 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Two links to the same server.
-    pub(crate) fn new(plain: Link, waiting: Link) -> Self {
+    pub(crate) fn new(id: LinkId, target: Target, purpose: Purpose, manner: &Rc<Manner>) -> Self {
+        // It goes where the other one leads.
+        let none = Target::Any(Vec::new());
         Connections {
-            plain,
-            waiting,
+            plain: Link::new(id, target, purpose.clone(), manner.clone()),
+            waiting: Link::new(id, none, purpose, manner.clone()),
             generation: 0,
             held: Waiting::default(),
         }
@@ -36,6 +42,11 @@ impl Connections {
 
     pub(crate) fn has(&self, conn: ConnId) -> bool {
         self.plain.has(conn) || self.waiting.has(conn)
+    }
+
+    /// Whether everything is connected and nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.plain.is_up() && !self.is_busy()
     }
 
     pub(crate) fn is_busy(&self) -> bool {
@@ -59,10 +70,17 @@ impl Connections {
     }
 
     /// Leaves the server, because it is no longer the one that is wanted.
-    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut dyn Io, news: &mut News) {
-        self.plain.leave(now, why, io, news);
-        let mut heard = News::default();
-        self.waiting.leave(now, why, io, &mut heard);
+    pub(crate) fn leave(
+        &mut self,
+        now: Moment,
+        why: &str,
+        wanted: &Wanted,
+        io: &mut dyn Io,
+        news: &mut News,
+    ) {
+        self.plain.leave(now, why, wanted, io, news);
+        let (none, mut heard) = (Wanted::default(), News::default());
+        self.waiting.leave(now, why, &none, io, &mut heard);
         self.held.hear(heard, news);
     }
 
@@ -77,9 +95,8 @@ impl Connections {
         io: &mut dyn Io,
         news: &mut News,
     ) {
-        let mut heard = News::default();
+        let (none, mut heard) = (Wanted::default(), News::default());
         if self.waiting.has(conn) {
-            let none = Wanted::default();
             self.waiting
                 .arrived(now, conn, arrival, &none, io, &mut heard);
         } else {
@@ -88,8 +105,11 @@ impl Connections {
                 self.generation = self.plain.generation;
                 // The address may lead to another server by now, but the engine takes both
                 // connections for one server.
+                if let Some(server) = self.plain.server() {
+                    self.waiting.lead_to(server.clone());
+                }
                 let why = "goes with one that was replaced";
-                self.waiting.leave(now, why, io, &mut heard);
+                self.waiting.leave(now, why, &none, io, &mut heard);
             }
         }
         self.held.hear(heard, news);

@@ -49,6 +49,9 @@ pub(crate) struct Handshake {
     steps: VecDeque<Step>,
     /// The last group of the uuids of owners.
     pub(crate) identity: u64,
+    /// User and password of the provider that the server has refused. It is asked once more, as there may be
+    /// new ones by then.
+    refused: Option<(Login, Error)>,
     pub(crate) untracked: Option<String>,
     pub(crate) evicts: Option<String>,
     pub(crate) time: Option<u64>,
@@ -96,6 +99,7 @@ impl Handshake {
             reader: Reader::default(),
             steps: VecDeque::new(),
             identity: 0,
+            refused: None,
             untracked: None,
             evicts: None,
             time: None,
@@ -114,8 +118,14 @@ impl Handshake {
         io: &mut dyn Io,
     ) -> Result<Setup, Error> {
         match arrival {
-            Arrival::Opened(identity) => {
-                self.identity = identity & 0xffff_ffff_ffff;
+            Arrival::Opened(opened) => {
+                self.identity = opened.identity & 0xffff_ffff_ffff;
+                self.server = self.server.opened(opened);
+                if let Some((before, error)) = &self.refused
+                    && *before == self.server.login
+                {
+                    return Err(error.clone());
+                }
                 let bytes = self.hail();
                 io.write(self.conn, &bytes);
                 Ok(Setup::Wants)
@@ -128,13 +138,23 @@ impl Handshake {
         }
     }
 
-    /// The server knows only RESP2.
-    fn connect_older(&mut self, io: &mut dyn Io) {
+    /// Begins anew, on another connection.
+    fn connect_again(&mut self, io: &mut dyn Io) {
         io.close(self.conn);
         self.conn = io.connect(&self.server);
-        self.resp3 = false;
         self.reader = Reader::default();
         self.steps.clear();
+    }
+
+    fn log_in_refused(&mut self, io: &mut dyn Io) -> Result<Setup, Error> {
+        let provided = self.server.provided;
+        let error = connecting::log_in_refused(&self.server.shown(), provided);
+        if !provided || self.refused.is_some() {
+            return Err(error);
+        }
+        self.refused = Some((self.server.login.clone(), error));
+        self.connect_again(io);
+        Ok(Setup::Wants)
     }
 
     /// All commands that set the connection up, in one write.
@@ -224,14 +244,17 @@ impl Handshake {
                         && server.manner.protocol == Protocol::Auto
                         && connecting::refuses_hello(error.code(), error.details(), with_password)
                     {
-                        self.connect_older(io);
+                        // The server knows only RESP2.
+                        self.resp3 = false;
+                        self.connect_again(io);
                         return Ok(Setup::Wants);
+                    }
+                    if server.provided && connecting::refuses_log_in(error.code(), detail) {
+                        return self.log_in_refused(io);
                     }
                     return Err(refused());
                 }
-                Step::Auth if !turned_away() => {
-                    return Err(connecting::log_in_refused(&server.shown(), false));
-                }
+                Step::Auth if !turned_away() => return self.log_in_refused(io),
                 Step::Own if self.purpose == Purpose::Node => {
                     self.sharded = cluster::is_sharded(Err(error.code()));
                 }

@@ -1,9 +1,12 @@
 //! The way to the sockets, and what comes from them.
 
+use std::error::Error as StdError;
+use std::sync::Arc;
+
 use crate::connecting::{self, Doubt, TlsFault};
 use crate::error::Error;
 
-use super::server::Server;
+use super::server::{Opened, Server};
 
 /// The number of a connection. A driver gives each one a number of its own.
 pub type ConnId = u64;
@@ -24,17 +27,22 @@ pub trait Io {
 
 /// An event of a connection.
 pub enum Arrival<'a> {
-    /// It is open. The number is for the last group of the uuids of owners.
-    Opened(u64),
+    Opened(Opened),
     Bytes(&'a [u8]),
     /// It is gone, or could not be made.
     Closed(Lost<'a>),
 }
 
 /// Why a connection is gone.
+#[derive(Default)]
 pub struct Lost<'a> {
     pub text: &'a str,
     pub tls: Option<TlsFault>,
+    /// This process or machine has no descriptor, thread, memory or port left for now.
+    pub limits: bool,
+    pub cause: Option<Arc<dyn StdError + Send + Sync>>,
+    /// The error that tells why nothing was tried.
+    pub untried: Option<Error>,
 }
 
 impl Lost<'_> {
@@ -42,16 +50,28 @@ impl Lost<'_> {
     /// the log-in.
     pub(crate) fn unreachable(&self, server: &Server, spoken: bool) -> Error {
         let shown = server.shown();
-        match self.tls {
-            Some(fault) => fault.error(&shown, self.text),
-            None => {
-                let doubt = match server.manner.http {
-                    true => Doubt::NoHttp,
-                    false if spoken && !server.manner.tls => Doubt::Closes,
-                    false => Doubt::NotRunning,
-                };
-                connecting::unreachable(&shown, self.text, doubt)
-            }
+        let doubt = match server.manner.http {
+            _ if self.limits => Doubt::Limits,
+            true => Doubt::NoHttp,
+            false if spoken && !server.manner.tls => Doubt::Closes,
+            false => Doubt::NotRunning,
+        };
+        match (&self.untried, self.tls) {
+            (Some(error), _) => error.clone(),
+            (None, Some(fault)) => self.with_cause(fault.error(&shown, self.text)),
+            (None, None) => self.with_cause(connecting::unreachable(&shown, self.text, doubt)),
+        }
+    }
+
+    /// The error for a connection that was in use.
+    pub(crate) fn broken(&self, server: &Server) -> Error {
+        self.with_cause(server.broken(&format!("broke: {}", self.text)))
+    }
+
+    fn with_cause(&self, error: Error) -> Error {
+        match &self.cause {
+            Some(cause) => error.caused_by(cause.clone()),
+            None => error,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! One connection for commands or channels, which is made, watched and replaced here. The crate
-//! `redlatch` follows the same rules with redis-rs (`core/src/driver/link.rs`, `pubsub.rs`).
+//! `redlatch` follows the same rules with redis-rs (`core/src/driver/link.rs`, `pubsub.rs`), unless its
+//! feature `net` is on.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,6 +26,21 @@ use super::handshake::{Handshake, Purpose, Setup};
 use super::io::{Arrival, ConnId, Io};
 use super::resp::{Item, Reader, write_command};
 use super::server::{Manner, Server};
+
+/// A connection for calls that is up, as a driver needs to know it.
+pub struct Calls<'a> {
+    pub conn: ConnId,
+    /// The server that it leads to, with the user and password that it has taken.
+    pub server: &'a Rc<Server>,
+    /// The number of this connection: the next one has another.
+    pub generation: u64,
+    /// The server tells of changes of keys.
+    pub tracked: bool,
+    pub publish: Publish,
+    pub clock: ServerClock,
+    /// Messages come on it, and no confirmation of a channel is waited for.
+    pub only_messages: bool,
+}
 
 /// The server that a link leads to.
 pub(crate) enum Target {
@@ -93,9 +110,13 @@ struct Live {
     expected: VecDeque<Expected>,
     /// The answer to the script of a call that another command follows.
     answer: Option<Value>,
+    /// A call that was written. Its memory is reused.
+    spare: Option<wire::Call>,
     /// The scripts that were called on this connection.
     called: Vec<wire::ScriptId>,
     since: Moment,
+    /// The server is a replica.
+    demoted: bool,
     /// When the server was last heard, for pub/sub.
     heard: Moment,
     /// Bytes to be written.
@@ -210,6 +231,19 @@ impl Link {
         self.up().map(|live| live.traffic.publish())
     }
 
+    pub(crate) fn calls(&self) -> Option<Calls<'_>> {
+        let live = self.up()?;
+        Some(Calls {
+            conn: live.conn,
+            server: &live.server,
+            generation: self.generation,
+            tracked: self.manner.tracking && self.untracked.is_none(),
+            publish: live.traffic.publish(),
+            clock: live.traffic.clock(),
+            only_messages: live.resp3 && live.oldest_asked().is_none(),
+        })
+    }
+
     /// Whether a call is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.up().is_some_and(|live| !live.traffic.is_idle())
@@ -250,13 +284,18 @@ impl Link {
         }
     }
 
+    /// The next connection leads to this server.
+    pub(crate) fn lead_to(&mut self, server: Rc<Server>) {
+        self.target = Target::Any(vec![server]);
+    }
+
     /// Leads to one of these servers from now on. A connection to another one ends.
     pub(crate) fn follow(&mut self, servers: Vec<Rc<Server>>, io: &mut dyn Io) {
         let Target::Any(before) = &self.target else {
             return;
         };
         let own = before.get(self.turn % before.len().max(1));
-        let own = own.and_then(|own| servers.iter().position(|server| server.at == own.at));
+        let own = own.and_then(|own| servers.iter().position(|server| server.is_same(own)));
         self.target = Target::Any(servers);
         if let Some(turn) = own {
             self.turn = turn;
@@ -304,7 +343,8 @@ impl Link {
                     self.read(now, wanted, io, news);
                 }
                 Arrival::Closed(why) => {
-                    self.down(now, &format!("broke ({})", why.text), io, news);
+                    let error = why.broken(&live.server);
+                    self.down(now, error, wanted, io, news);
                 }
             },
             State::Off | State::Resting(_) => {}
@@ -323,7 +363,7 @@ impl Link {
         };
         match live.read(now, &mut told) {
             Ok(heard) => self.silenced &= !heard,
-            Err(why) => self.down(now, &why, io, news),
+            Err(error) => self.down(now, error, wanted, io, news),
         }
     }
 
@@ -435,8 +475,10 @@ impl Link {
                 if live.traffic.next_wake().is_some_and(|due| due <= now)
                     && let Err(silent) = live.traffic.wake(now, news)
                 {
-                    let why = format!("has been silent for {silent:?}");
-                    return self.down(now, &why, io, news);
+                    let error = live
+                        .server
+                        .broken(&format!("has been silent for {silent:?}"));
+                    return self.down(now, error, wanted, io, news);
                 }
                 if !live.listens()
                     || live
@@ -446,8 +488,8 @@ impl Link {
                     return;
                 }
                 if live.oldest_asked().is_some() {
-                    let why = "for pub/sub has fallen silent";
-                    self.down(now, why, io, news);
+                    let error = live.server.broken("for pub/sub has fallen silent");
+                    self.down(now, error, wanted, io, news);
                 } else if wanted.is_empty() {
                     self.end(io);
                 } else {
@@ -507,9 +549,8 @@ impl Link {
                 news.events.push(connecting::untracked(why));
             }
             self.untracked.clone_from(&attempt.untracked);
-            if self.manner.http && !std::mem::replace(&mut self.silenced, true) {
-                news.events
-                    .push(connecting::unsubscribed(&connecting::HTTP_ONLY));
+            if self.manner.http {
+                self.tell_gap(&connecting::HTTP_ONLY, news);
             }
             if let Some(policy) = &attempt.evicts
                 && self.evicts.as_ref() != Some(policy)
@@ -547,8 +588,10 @@ impl Link {
             traffic: traffic.following_redirects(attempt.purpose == Purpose::Node),
             expected: VecDeque::new(),
             answer: None,
+            spare: None,
             called: Vec::new(),
             since: now,
+            demoted: false,
             heard: now,
             out: Vec::new(),
         }));
@@ -567,23 +610,44 @@ impl Link {
     fn tell_down(&mut self, error: Error, news: &mut News) {
         if self.purpose.is_commands() {
             news.tell(Input::Down(self.id, error));
-        } else if !std::mem::replace(&mut self.silenced, true) {
-            news.events.push(connecting::unsubscribed(&error));
+        } else {
+            self.tell_gap(&error, news);
         }
     }
 
-    fn down(&mut self, now: Moment, why: &str, io: &mut dyn Io, news: &mut News) {
+    /// No messages come for now.
+    fn tell_gap(&mut self, error: &dyn Display, news: &mut News) {
+        if !std::mem::replace(&mut self.silenced, true) {
+            news.events.push(connecting::unsubscribed(error));
+        }
+    }
+
+    fn down(
+        &mut self,
+        now: Moment,
+        error: Error,
+        wanted: &Wanted,
+        io: &mut dyn Io,
+        news: &mut News,
+    ) {
         let State::Up(live) = std::mem::replace(&mut self.state, State::Off) else {
             return;
         };
         io.close(live.conn);
-        let error = connecting::broken(&live.server.shown(), why);
+        if live.demoted
+            && let (Some(server), Some(peer)) = (self.next_server(), live.server.peer)
+        {
+            server.shun(peer);
+        }
         for expected in &live.expected {
             if let Expected::Question = expected {
                 self.answers.push(Err(error.clone()));
             }
         }
         self.backoff.ended(live.since.until(now));
+        if live.listens() && !wanted.is_empty() {
+            self.tell_gap(&error, news);
+        }
         // The engine takes the outcomes of calls for those of a connection that is down.
         self.tell_down(error, news);
         live.traffic.broken(news);
@@ -591,9 +655,19 @@ impl Link {
     }
 
     /// Leaves the server, because it is no longer the one that is wanted.
-    pub(crate) fn leave(&mut self, now: Moment, why: &str, io: &mut dyn Io, news: &mut News) {
-        match self.state {
-            State::Up(_) => self.down(now, why, io, news),
+    pub(crate) fn leave(
+        &mut self,
+        now: Moment,
+        why: &str,
+        wanted: &Wanted,
+        io: &mut dyn Io,
+        news: &mut News,
+    ) {
+        match &self.state {
+            State::Up(live) => {
+                let error = live.server.broken(why);
+                self.down(now, error, wanted, io, news);
+            }
             State::Connecting(_) | State::Resting(_) => self.connect(now, io),
             State::Off => {}
         }
@@ -681,9 +755,9 @@ impl Live {
     }
 
     /// Takes in all that has arrived. True if something of pub/sub did.
-    fn read(&mut self, now: Moment, told: &mut Told<'_>) -> Result<bool, String> {
+    fn read(&mut self, now: Moment, told: &mut Told<'_>) -> Result<bool, Error> {
         let (mut heard, mut demoted) = (false, false);
-        while let Some(item) = self.reader.next().map_err(|why| format!("broke ({why})"))? {
+        while let Some(item) = self.next_item()? {
             match item {
                 Item::Push(words) => heard |= self.pushed(now, words, told)?,
                 // With RESP2 a connection with channels gets nothing but messages and confirmations.
@@ -701,12 +775,26 @@ impl Live {
             self.heard = now;
         }
         if demoted {
-            return Err("leads to a replica".to_owned());
+            // The same address may lead to the new primary by now.
+            self.demoted = true;
+            return Err(connecting::demoted(&self.server.shown()));
         }
         Ok(heard)
     }
 
-    fn replied(&mut self, now: Moment, value: Value, told: &mut Told<'_>) -> Result<bool, String> {
+    /// A connection for sharded channels is of no use any more.
+    fn moved(&self, told: &mut Told<'_>) -> Error {
+        told.news.slot_moved = true;
+        let why = "for pub/sub belongs to a node that has lost a slot";
+        self.server.broken(why)
+    }
+
+    fn next_item(&mut self) -> Result<Option<Item>, Error> {
+        let next = self.reader.next();
+        next.map_err(|why| self.server.broken(&format!("broke: {why}")))
+    }
+
+    fn replied(&mut self, now: Moment, value: Value, told: &mut Told<'_>) -> Result<bool, Error> {
         match self.expected.pop_front() {
             Some(Expected::Call { is_followed: false }) => {
                 return Ok(self.traffic.replied(now, value, told.news));
@@ -729,7 +817,7 @@ impl Live {
                 self.heard = now;
                 let error = match &value {
                     Value::ServerError(error) if error.code() == "MOVED" => {
-                        return Err(moved(told));
+                        return Err(self.moved(told));
                     }
                     Value::ServerError(error) => Some(self.server.refused(error)),
                     _ => None,
@@ -748,7 +836,7 @@ impl Live {
         now: Moment,
         words: Vec<Value>,
         told: &mut Told<'_>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Error> {
         self.traffic.heard(now);
         let mut words = words.into_iter();
         let kind = text(words.next());
@@ -774,7 +862,7 @@ impl Live {
                     Some(Expected::Unsubscribed(asked, _)) if *asked == channel => {
                         self.replied(now, Value::Nil, told)?;
                     }
-                    _ if told.wanted.contains(&channel) => return Err(moved(told)),
+                    _ if told.wanted.contains(&channel) => return Err(self.moved(told)),
                     _ => {}
                 }
             }
@@ -793,7 +881,6 @@ impl Live {
         let (uuid, closing) = (&manner.uuid, manner.closing.get());
         self.traffic.send_gathered();
         let publish = self.traffic.publish();
-        let mut command_bytes = Vec::new();
         loop {
             let others_follow = self.traffic.to_be_fetched() > 1;
             let Some(command) = self.traffic.next_command() else {
@@ -803,7 +890,8 @@ impl Live {
             let waits = sendings.iter().any(|sending| sending.op.replicas() > 0);
             let call = match &command.load {
                 Payload::Single(sending) => {
-                    wire::Call::new(&sending.op, uuid, command.not_after, publish)
+                    let (op, before) = (&sending.op, self.spare.take());
+                    wire::Call::reusing(before, op, uuid, command.not_after, publish)
                 }
                 Payload::Batch(sort, sendings) => {
                     let ops = sendings.iter().map(|sending| &*sending.op);
@@ -814,17 +902,17 @@ impl Live {
             if first {
                 self.called.push(call.id());
             }
-            // A server that does not know the script would refuse all calls that leave together.
-            if command.full || first && (others_follow || waits || closing) {
-                call.write_eval(&mut command_bytes);
-            } else {
-                call.write_evalsha(&mut command_bytes);
-            }
             if sendings.iter().any(|sending| sending.asking) {
                 write_command(&mut self.out, &["ASKING"]);
                 self.expected.push_back(Expected::Nothing);
             }
-            self.out.extend_from_slice(&command_bytes);
+            // A server that does not know the script would refuse all calls that leave together.
+            if command.full || first && (others_follow || waits || closing) {
+                call.write_eval(&mut self.out);
+            } else {
+                call.write_evalsha(&mut self.out);
+            }
+            self.spare = Some(call);
             let follow_up = match sendings {
                 [sending] => sending.op.follow_up(sending.limit),
                 _ => None,
@@ -860,12 +948,6 @@ fn confirmed(channel: &str, of: Option<&Name>, error: Option<&Error>, told: &mut
             Some(error) => Input::Unsubscribable(name.clone(), error.clone()),
         });
     }
-}
-
-/// Why a connection for sharded channels is of no use any more.
-fn moved(told: &mut Told<'_>) -> String {
-    told.news.slot_moved = true;
-    "for pub/sub belongs to a node that has lost a slot".to_owned()
 }
 
 fn text(value: Option<Value>) -> String {

@@ -21,5 +21,6 @@ pub mod tests;
 mod topology;
 
 pub use io::{Arrival, ConnId, Io, Lost};
-pub use server::{ClusterPubsub, Manner, Protocol, Server};
+pub use link::Calls;
+pub use server::{ClusterPubsub, Manner, Opened, Protocol, Server};
 pub use topology::Net;

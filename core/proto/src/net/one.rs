@@ -13,7 +13,7 @@ use crate::wire::{Name, Topic};
 use super::connections::Connections;
 use super::handshake::Purpose;
 use super::io::{Arrival, ConnId, Io};
-use super::link::{Link, Sentinels, Target};
+use super::link::{Calls, Link, Sentinels, Target};
 use super::server::Server;
 use super::subscriptions::Subscriptions;
 
@@ -36,14 +36,11 @@ struct Watch {
 impl One {
     pub(crate) fn server(id: LinkId, server: Rc<Server>) -> Self {
         let manner = &server.manner;
-        let link = || {
-            let target = Target::Any(vec![server.clone()]);
-            Link::new(id, target, Purpose::Commands, manner.clone())
-        };
-        let servers = vec![server.clone()];
+        let servers = || vec![server.clone()];
+        let target = Target::Any(servers());
         One {
-            connections: Connections::new(link(), link()),
-            subscriptions: Subscriptions::new(servers, Purpose::Channels, manner),
+            connections: Connections::new(id, target, Purpose::Commands, manner),
+            subscriptions: Subscriptions::new(servers(), Purpose::Channels, manner),
             subscribed: 0,
             watch: None,
         }
@@ -51,16 +48,13 @@ impl One {
 
     pub(crate) fn primary(sentinels: Rc<Sentinels>) -> Self {
         let manner = &sentinels.server.manner;
-        let link = || {
-            let target = Target::Primary(sentinels.clone());
-            Link::new(STANDALONE, target, Purpose::Primary, manner.clone())
-        };
+        let target = Target::Primary(sentinels.clone());
         let hosts = sentinels.hosts.clone();
         let mut listener = Subscriptions::new(hosts, Purpose::Channels, manner);
         listener.link.payloads = Some(Vec::new());
         listener.wanted.add(SWITCH, Name::from(SWITCH));
         One {
-            connections: Connections::new(link(), link()),
+            connections: Connections::new(STANDALONE, target, Purpose::Primary, manner),
             // Messages come from the primary, once it is known.
             subscriptions: Subscriptions::new(Vec::new(), Purpose::Channels, manner),
             subscribed: 0,
@@ -138,9 +132,19 @@ impl One {
     pub(crate) fn settle(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
         if self.watch.as_mut().is_some_and(Watch::has_news) {
             let why = "leads to a primary that was replaced";
-            self.connections.leave(now, why, io, news);
+            let wanted = &self.subscriptions.wanted;
+            self.connections.leave(now, why, wanted, io, news);
         }
         self.listen(now, io);
+    }
+
+    /// The connection for calls, while it is up.
+    pub(crate) fn calls(&self) -> Option<Calls<'_>> {
+        self.connections.plain.calls()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.connections.is_idle()
     }
 
     pub(crate) fn has(&self, conn: ConnId) -> bool {

@@ -108,6 +108,10 @@ impl Quorum {
         self.each(news, |one, own| one.settle(now, io, own));
     }
 
+    pub(crate) fn is_idle(&self) -> bool {
+        self.members.iter().all(|member| member.one.is_idle())
+    }
+
     pub(crate) fn has(&self, conn: ConnId) -> bool {
         self.members.iter().any(|member| member.one.has(conn))
     }

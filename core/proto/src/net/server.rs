@@ -1,6 +1,7 @@
 //! The servers that connections lead to, and how a client connects.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -113,6 +114,8 @@ pub struct Manner {
     pub least_uptime: Duration,
     pub protocol: Protocol,
     pub tracking: bool,
+    /// The program provides user and password for each connection to a server that keeps locks.
+    pub provided: bool,
     pub pubsub: ClusterPubsub,
     pub name: String,
     pub uuid: String,
@@ -124,7 +127,25 @@ pub struct Manner {
 pub struct Server {
     pub at: At,
     pub login: Login,
+    /// User and password come with each connection that is open.
+    pub provided: bool,
     pub manner: Rc<Manner>,
+    /// The address to connect to, wherever the name of the host leads by now.
+    pub peer: Option<SocketAddr>,
+    /// Addresses of the host at which there was a replica. The others come first.
+    pub replicas: RefCell<Vec<SocketAddr>>,
+}
+
+/// A connection that is open.
+#[derive(Default)]
+pub struct Opened {
+    /// For the last group of the uuids of owners.
+    pub identity: u64,
+    /// User and password, where the program provides them ([`Server::provided`]).
+    pub login: Option<Login>,
+    /// The address that it leads to. Connections that go with it lead there, too, wherever the name
+    /// of the host leads by then.
+    pub peer: Option<SocketAddr>,
 }
 
 impl Server {
@@ -133,13 +154,51 @@ impl Server {
         self.at.to_string()
     }
 
+    pub(crate) fn new(at: At, login: &Login, provided: bool, manner: &Rc<Manner>) -> Server {
+        Server {
+            at,
+            login: login.clone(),
+            provided,
+            manner: manner.clone(),
+            peer: None,
+            replicas: RefCell::default(),
+        }
+    }
+
     /// The same settings for another server.
     pub(crate) fn at(&self, host: &Host) -> Rc<Server> {
+        let at = At::Tcp(host.clone());
+        Rc::new(Server::new(at, &self.login, self.provided, &self.manner))
+    }
+
+    /// This server, as an open connection leads to it.
+    pub(crate) fn opened(&self, opened: &Opened) -> Rc<Server> {
+        let login = Login {
+            database: self.login.database,
+            ..opened.login.as_ref().unwrap_or(&self.login).clone()
+        };
         Rc::new(Server {
-            at: At::Tcp(host.clone()),
-            login: self.login.clone(),
-            manner: self.manner.clone(),
+            peer: opened.peer,
+            ..Server::new(self.at.clone(), &login, self.provided, &self.manner)
         })
+    }
+
+    pub(crate) fn is_same(&self, other: &Server) -> bool {
+        self.at == other.at && self.peer == other.peer
+    }
+
+    /// There is a replica at this address: the next connection tries the others of the host first.
+    pub(crate) fn shun(&self, peer: SocketAddr) {
+        let mut replicas = self.replicas.borrow_mut();
+        if replicas.contains(&peer) {
+            replicas.clear();
+        }
+        replicas.push(peer);
+    }
+
+    /// The error for a connection that was lost while it was in use.
+    pub(crate) fn broken(&self, why: &str) -> Error {
+        connecting::broken(&self.shown(), why)
     }
 
     /// The error for an attempt that took too long.

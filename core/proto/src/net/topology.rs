@@ -13,7 +13,7 @@ use crate::wire::{Name, Topic};
 
 use super::cluster::Cluster;
 use super::io::{Arrival, ConnId, Io};
-use super::link::{Link, Sentinels};
+use super::link::{Calls, Link, Sentinels};
 use super::one::One;
 use super::quorum::Quorum;
 use super::server::{Manner, Server};
@@ -26,18 +26,13 @@ pub enum Net {
 
 impl Net {
     pub fn new(now: Moment, place: &Place, manner: &Rc<Manner>) -> Self {
-        let server = Rc::new(Server {
-            at: place.at.clone(),
-            login: place.server.clone(),
-            manner: manner.clone(),
-        });
+        let at = || place.at.clone();
+        let server = Server::new(at(), &place.server, manner.provided, manner);
+        let server = Rc::new(server);
         match &place.topology {
             Topology::Sentinel { hosts, service } => {
-                let sentinel = Server {
-                    at: place.at.clone(),
-                    login: place.sentinel.clone(),
-                    manner: manner.clone(),
-                };
+                // A sentinel has users of its own.
+                let sentinel = Server::new(at(), &place.sentinel, false, manner);
                 let at = |host: &Host| sentinel.at(host);
                 Net::One(Box::new(One::primary(Rc::new(Sentinels {
                     hosts: hosts.iter().map(at).collect(),
@@ -104,6 +99,23 @@ impl Net {
             Net::One(one) => one.settle(now, io, news),
             Net::Cluster(cluster) => cluster.settle(now, io, news),
             Net::Quorum(quorum) => quorum.settle(now, io, news),
+        }
+    }
+
+    /// The connection for the calls of a client that has one server, while it is up.
+    pub fn calls(&self) -> Option<Calls<'_>> {
+        match self {
+            Net::One(one) => one.calls(),
+            Net::Cluster(_) | Net::Quorum(_) => None,
+        }
+    }
+
+    /// Whether everything is connected and nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        match self {
+            Net::One(one) => one.is_idle(),
+            Net::Cluster(cluster) => cluster.is_idle(),
+            Net::Quorum(quorum) => quorum.is_idle(),
         }
     }
 

@@ -87,8 +87,14 @@ impl Call {
     }
 
     /// The same as [`Call::new`], in the memory of a finished call.
-    pub fn reusing(before: Call, op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
-        let mut words = before.words;
+    pub fn reusing(
+        before: Option<Call>,
+        op: &Op,
+        uuid: &str,
+        not_after: u64,
+        publish: Publish,
+    ) -> Call {
+        let mut words = before.map_or_else(Words::default, |before| before.words);
         words.clear();
         Call::refilled(words, op, uuid, not_after, publish)
     }
@@ -142,14 +148,14 @@ impl Call {
         built
     }
 
-    /// Writes the command by the script's hash, in wire format.
+    /// Adds the command by the script's hash, in wire format.
     pub fn write_evalsha(&self, out: &mut Vec<u8>) {
         self.write(out, |out| {
             out.extend_from_slice(&self.script.made().evalsha)
         });
     }
 
-    /// Writes the command with the script's source, in wire format.
+    /// Adds the command with the script's source, in wire format.
     pub fn write_eval(&self, out: &mut Vec<u8>) {
         self.write(out, |out| {
             write_bulk(out, b"EVAL");
@@ -158,7 +164,6 @@ impl Call {
     }
 
     fn write(&self, out: &mut Vec<u8>, command: impl FnOnce(&mut Vec<u8>)) {
-        out.clear();
         write_head(out, b'*', 3 + self.words.count());
         command(out);
         write_bulk_number(out, self.keys as u64);
@@ -451,9 +456,11 @@ mod tests {
         ];
         let (mut call, mut written) = (Call::new(&release(1), UUID, 1, Publish::Both), Vec::new());
         for op in &ops {
-            call = Call::reusing(call, op, UUID, 1_700_000_000_000, Publish::Sharded);
+            call = Call::reusing(Some(call), op, UUID, 1_700_000_000_000, Publish::Sharded);
+            written.clear();
             call.write_evalsha(&mut written);
             assert_eq!(written, cmd(&call, false).get_packed_command(), "{op:?}");
+            written.clear();
             call.write_eval(&mut written);
             let anew = Call::new(op, UUID, 1_700_000_000_000, Publish::Sharded);
             assert_eq!(written, cmd(&anew, true).get_packed_command(), "{op:?}");

@@ -4,10 +4,11 @@ use sha1_smol::Sha1;
 
 use super::Kind;
 use super::redis::{Hello, bulk, ok, push, put, range_of, refusal, slots_of, words_of};
-use super::world::{END, Event, World, channel_of};
+use super::world::{END, Event, World, channel_of, peer_of};
 use crate::engine::tests::simulation::server::Origin;
 use crate::net::resp::Item;
-use crate::net::{Arrival, ConnId, Lost};
+use crate::net::{Arrival, ConnId, Lost, Opened};
+use crate::url::Login;
 use crate::value::Value;
 use crate::wire::slots::slot;
 use crate::wire::{self, BatchKey, Name, Op, Publish, Reply};
@@ -25,9 +26,24 @@ impl World {
         }
         conn.is_open = true;
         conn.session.has_logged_in = node.password.is_none();
-        let (client, identity) = (conn.client, conn.identity);
+        let (client, identity, peer) = (conn.client, conn.identity, peer_of(conn.node));
+        let password = node.password.clone().filter(|_| node.names.is_none());
+        let provided = password.filter(|_| self.clients[client].manner.provided);
+        let login = provided.map(|password| Login {
+            // The program may not have heard of a new one yet.
+            password: Some(match !self.is_calm && self.random.chance(200) {
+                true => "stale".to_owned(),
+                false => password,
+            }),
+            ..Login::default()
+        });
+        let opened = Opened {
+            identity,
+            login,
+            peer: Some(peer),
+        };
         self.turn(client, None, |net, now, io, news| {
-            net.arrived(now, id, &Arrival::Opened(identity), io, news);
+            net.arrived(now, id, &Arrival::Opened(opened), io, news);
         });
     }
 
@@ -104,7 +120,7 @@ impl World {
         self.turn(client, Some(id), |net, now, io, news| {
             let lost = Lost {
                 text: why,
-                tls: None,
+                ..Lost::default()
             };
             net.arrived(now, id, &Arrival::Closed(lost), io, news);
         });

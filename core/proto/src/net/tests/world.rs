@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ struct Way<'a> {
 }
 
 enum Asked {
-    Connect(ConnId, Host),
+    Connect(ConnId, Host, Option<SocketAddr>),
     Write(ConnId, Vec<u8>),
     Close(ConnId),
 }
@@ -128,7 +129,7 @@ impl Io for Way<'_> {
         };
         *self.last_conn += 1;
         self.asked
-            .push(Asked::Connect(*self.last_conn, host.clone()));
+            .push(Asked::Connect(*self.last_conn, host.clone(), server.peer));
         *self.last_conn
     }
 
@@ -218,9 +219,11 @@ impl World {
             Kind::Cluster => Topology::Cluster { hosts: hosts(0) },
             Kind::Quorum => Topology::Quorum { hosts: hosts(0) },
         };
+        // The program may provide it instead.
+        let provided = password.is_some() && random.chance(300);
         let login = Login {
             user: None,
-            password,
+            password: password.filter(|_| !provided),
             database: if kind == Kind::Resp3 { 3 } else { 0 },
         };
         let place = Place {
@@ -256,6 +259,7 @@ impl World {
                 },
                 protocol,
                 tracking: random.chance(700),
+                provided,
                 pubsub,
                 name: format!("client-{number}"),
                 uuid: number.to_string(),
@@ -459,11 +463,14 @@ impl World {
 
     fn carry_out(&mut self, number: usize, asked: Asked) {
         match asked {
-            Asked::Connect(id, host) => {
+            Asked::Connect(id, host, peer) => {
                 let node = self.nodes.iter().position(|node| node.host == host);
                 let Some(node) = node else {
                     return self.fail(format!("{host:?} is no server"));
                 };
+                if peer.is_some_and(|peer| peer != peer_of(node)) {
+                    return self.fail(format!("{peer:?} is not the address of {host:?}"));
+                }
                 self.note(|| format!("client {number} connects {id} to {node}"));
                 let identity = self.random.next() & 0xffff_ffff_ffff;
                 self.conns.insert(id, Conn::new(number, node, identity));
@@ -742,6 +749,11 @@ impl World {
             self.fail(format!("client {number}: {wrong}"));
         }
     }
+}
+
+/// The address that connections to a server lead to.
+pub(super) fn peer_of(node: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, u8::try_from(node).unwrap()], 6379))
 }
 
 /// Each link of a client: its number, its connection, whether it is the one for most calls of its
