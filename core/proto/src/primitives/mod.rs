@@ -1,4 +1,5 @@
-//! The primitives: locks, semaphores and latches. Each has a folder, with its facts and its calls.
+//! The primitives: locks, semaphores and latches. Each has a folder, with its facts, its calls and its
+//! scripts.
 
 pub mod counters {
     pub mod change;

@@ -1,4 +1,4 @@
-//! The wire protocol: the only place that knows the names of keys and channels, the Lua sources,
+//! The wire protocol: the only place that knows the names of keys and channels, shared parts of Lua,
 //! the words of a call and the shape of replies. The arguments of each primitive are in its folder.
 //!
 //! [`Op`] and [`Reply`] are plain data, so the engine can use them without I/O.

@@ -92,12 +92,16 @@ pub(crate) const fn bare(source: &[u8], to: &mut [u8]) -> usize {
     length
 }
 
-/// The text of a file in `lua/`.
+/// The text of a file in `lua/`, or in the folder of a primitive.
 macro_rules! lua {
-    ($name:literal) => {{
+    ($name:literal) => {
+        $crate::wire::script::lua!("wire/lua/", $name)
+    };
+    ($folder:expr, $name:literal) => {{
         const SOURCE: &[u8] = include_bytes!(concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/src/wire/lua/",
+            "/src/",
+            $folder,
             $name,
             ".lua"
         ));
@@ -115,12 +119,15 @@ macro_rules! lua {
     }};
 }
 
-/// A script: its file, the layout, and the variant.
+/// A script: its primitive, its file there, the layout, and the variant.
 macro_rules! script {
-    ($name:literal $layout:ident $($variant:ident)?) => {
+    ($primitive:ident $name:literal $layout:ident $($variant:ident)?) => {
         &$crate::wire::script::Script {
             name: $name,
-            source: $crate::wire::script::lua!($name),
+            source: $crate::wire::script::lua!(
+                concat!("primitives/", stringify!($primitive), "/"),
+                $name
+            ),
             layout: $crate::primitives::facts::Layout::$layout,
             variant: concat!($(stringify!($variant))?),
         }

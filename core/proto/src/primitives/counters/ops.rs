@@ -10,11 +10,11 @@ use crate::wire::op::Place;
 use crate::wire::reply::Reply;
 use crate::wire::script::{Script, script};
 
-static TRADE: &Script = script!("counter_trade" Permits);
-static TRADE_IN_CROWD: &Script = script!("counter_trade" Permits crowd);
-static SET: &Script = script!("counter_set" Permits);
-static COUNT_DOWN: &Script = script!("counter_down" Permits);
-static READ: &Script = script!("counter_read" Permits);
+static TRADE: &Script = script!(counters "counter_trade" Permits);
+static TRADE_IN_CROWD: &Script = script!(counters "counter_trade" Permits crowd);
+static SET: &Script = script!(counters "counter_set" Permits);
+static COUNT_DOWN: &Script = script!(counters "counter_down" Permits);
+static READ: &Script = script!(counters "counter_read" Permits);
 
 /// A change by the client `writer`, whose changes have growing numbers.
 pub(crate) fn change(

@@ -10,10 +10,10 @@ use crate::wire::op::{Acquire, Inspection, Release, Renewal, Seat};
 use crate::wire::script::{Script, script};
 
 static SCRIPTS: Scripts = Scripts {
-    acquire: [script!("fair_acquire" Hash); 2],
-    release: [script!("fair_release" Hash); 2],
-    force: script!("fair_force" Hash),
-    inspect: script!("fair_inspect" Hash),
+    acquire: [script!(fair "fair_acquire" Hash); 2],
+    release: [script!(fair "fair_release" Hash); 2],
+    force: script!(fair "fair_force" Hash),
+    inspect: script!(fair "fair_inspect" Hash),
     ..held::SCRIPTS
 };
 

@@ -9,30 +9,33 @@ use crate::wire::op::{Acquire, Payload, Release, Renewal};
 use crate::wire::script::{Script, script};
 
 pub(crate) static READ: Scripts = Scripts {
-    acquire: [script!("rw_acquire" Read), script!("rw_acquire" Read mark)],
-    release: [script!("rw_release" Read); 2],
-    lower: script!("rw_lower" Read),
-    renew: script!("rw_renew" Read),
-    force: script!("rw_force" Read),
-    inspect: script!("rw_inspect" Read),
+    acquire: [
+        script!(read_write "rw_acquire" Read),
+        script!(read_write "rw_acquire" Read mark),
+    ],
+    release: [script!(read_write "rw_release" Read); 2],
+    lower: script!(read_write "rw_lower" Read),
+    renew: script!(read_write "rw_renew" Read),
+    force: script!(read_write "rw_force" Read),
+    inspect: script!(read_write "rw_inspect" Read),
 };
 pub(crate) static WRITE: Scripts = Scripts {
     acquire: [
-        script!("rw_acquire" Write),
-        script!("rw_acquire" Write mark),
+        script!(read_write "rw_acquire" Write),
+        script!(read_write "rw_acquire" Write mark),
     ],
     release: [
-        script!("rw_release" Write),
-        script!("rw_release" Write mark),
+        script!(read_write "rw_release" Write),
+        script!(read_write "rw_release" Write mark),
     ],
-    lower: script!("rw_lower" Write),
-    renew: script!("rw_renew" Write),
-    force: script!("rw_force" Write),
-    inspect: script!("rw_inspect" Write),
+    lower: script!(read_write "rw_lower" Write),
+    renew: script!(read_write "rw_renew" Write),
+    force: script!(read_write "rw_force" Write),
+    inspect: script!(read_write "rw_inspect" Write),
 };
-static ACQUIRE_IN_CROWD: &Script = script!("rw_acquire" Write crowd);
-static RELEASE_IN_CROWD: &Script = script!("rw_release" Write crowd);
-static STEAL: &Script = script!("rw_steal" Write);
+static ACQUIRE_IN_CROWD: &Script = script!(read_write "rw_acquire" Write crowd);
+static RELEASE_IN_CROWD: &Script = script!(read_write "rw_release" Write crowd);
+static STEAL: &Script = script!(read_write "rw_steal" Write);
 
 pub(crate) struct Sides {
     pub(crate) reads: bool,

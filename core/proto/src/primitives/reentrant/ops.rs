@@ -8,16 +8,22 @@ use crate::wire::op::{Acquire, HandOver, LeaseSample, Release, Renewal};
 use crate::wire::script::{Script, script};
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
-    acquire: [script!("acquire" Hash), script!("acquire" Hash crowd)],
-    release: [script!("release" Hash), script!("release" Hash crowd)],
-    lower: script!("lower" Hash),
-    renew: script!("renew" Hash),
-    force: script!("force" Hash),
-    inspect: script!("inspect" Hash),
+    acquire: [
+        script!(reentrant "acquire" Hash),
+        script!(reentrant "acquire" Hash crowd),
+    ],
+    release: [
+        script!(reentrant "release" Hash),
+        script!(reentrant "release" Hash crowd),
+    ],
+    lower: script!(reentrant "lower" Hash),
+    renew: script!(reentrant "renew" Hash),
+    force: script!(reentrant "force" Hash),
+    inspect: script!(reentrant "inspect" Hash),
 };
-pub(crate) static ACQUIRE_MANY: &Script = script!("acquire_many" Hash);
-pub(crate) static RELEASE_MANY: &Script = script!("release_many" Hash);
-pub(crate) static HAND_OVER: &Script = script!("handover" Hash);
+pub(crate) static ACQUIRE_MANY: &Script = script!(reentrant "acquire_many" Hash);
+pub(crate) static RELEASE_MANY: &Script = script!(reentrant "release_many" Hash);
+pub(crate) static HAND_OVER: &Script = script!(reentrant "handover" Hash);
 
 pub(crate) const OPS: Lock = Lock {
     scripts: &SCRIPTS,

@@ -11,23 +11,23 @@ use crate::wire::script::{Script, script};
 
 static SCRIPTS: Scripts = Scripts {
     acquire: [
-        script!("permit_acquire" Permits),
-        script!("permit_acquire" Permits crowd),
+        script!(semaphore "permit_acquire" Permits),
+        script!(semaphore "permit_acquire" Permits crowd),
     ],
-    release: [script!("permit_release" Permits); 2],
-    lower: script!("permit_lower" Permits),
-    renew: script!("permit_renew" Permits),
-    force: script!("permit_force" Permits),
-    inspect: script!("permit_inspect" Permits),
+    release: [script!(semaphore "permit_release" Permits); 2],
+    lower: script!(semaphore "permit_lower" Permits),
+    renew: script!(semaphore "permit_renew" Permits),
+    force: script!(semaphore "permit_force" Permits),
+    inspect: script!(semaphore "permit_inspect" Permits),
 };
 /// In fair mode. Permits that are taken are as all others.
 static QUEUED: Scripts = Scripts {
-    acquire: [script!("permit_acquire" QueuedPermits); 2],
-    release: [script!("permit_release" QueuedPermits); 2],
+    acquire: [script!(semaphore "permit_acquire" QueuedPermits); 2],
+    release: [script!(semaphore "permit_release" QueuedPermits); 2],
     ..SCRIPTS
 };
-static WAITERS: &Script = script!("fair_inspect" QueuedPermits);
-pub(crate) static COUNT: &Script = script!("permit_count" Permits);
+static WAITERS: &Script = script!(fair "fair_inspect" QueuedPermits);
+pub(crate) static COUNT: &Script = script!(semaphore "permit_count" Permits);
 
 pub(crate) struct Semaphore {
     pub(crate) fair: bool,

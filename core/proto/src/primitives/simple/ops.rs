@@ -5,27 +5,33 @@ use crate::primitives::reentrant::ops::Lock;
 use crate::wire::script::{Script, script};
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
-    acquire: [script!("acquire" Plain), script!("acquire" Plain crowd)],
-    release: [script!("release" Plain), script!("release" Plain crowd)],
-    lower: script!("lower" Plain),
-    renew: script!("renew" Plain),
-    force: script!("force" Plain),
-    inspect: script!("inspect" Plain),
+    acquire: [
+        script!(reentrant "acquire" Plain),
+        script!(reentrant "acquire" Plain crowd),
+    ],
+    release: [
+        script!(reentrant "release" Plain),
+        script!(reentrant "release" Plain crowd),
+    ],
+    lower: script!(reentrant "lower" Plain),
+    renew: script!(reentrant "renew" Plain),
+    force: script!(reentrant "force" Plain),
+    inspect: script!(reentrant "inspect" Plain),
 };
 pub(crate) static LEARNING: Scripts = Scripts {
     acquire: [
-        script!("acquire" Learning),
-        script!("acquire" Learning crowd),
+        script!(reentrant "acquire" Learning),
+        script!(reentrant "acquire" Learning crowd),
     ],
     release: [
-        script!("release" Learning),
-        script!("release" Learning crowd),
+        script!(reentrant "release" Learning),
+        script!(reentrant "release" Learning crowd),
     ],
     ..SCRIPTS
 };
-pub(crate) static ACQUIRE_MANY: &Script = script!("acquire_many" Plain);
-pub(crate) static RELEASE_MANY: &Script = script!("release_many" Plain);
-pub(crate) static HAND_OVER: &Script = script!("handover" Plain);
+pub(crate) static ACQUIRE_MANY: &Script = script!(reentrant "acquire_many" Plain);
+pub(crate) static RELEASE_MANY: &Script = script!(reentrant "release_many" Plain);
+pub(crate) static HAND_OVER: &Script = script!(reentrant "handover" Plain);
 
 pub(crate) const OPS: Lock = Lock {
     scripts: &SCRIPTS,
