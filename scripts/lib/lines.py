@@ -1,6 +1,6 @@
 """Compares the figures in ARCHITECTURE.md with the sources.
 
-    figures.py [FOLDER]
+    lines.py [FOLDER]
 
 A figure may be a twentieth off: a commit need not change it. REDLATCH_BLESS=1 writes them anew.
 """
