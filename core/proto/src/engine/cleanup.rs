@@ -35,6 +35,7 @@ pub(super) struct Cleanup {
     marked: bool,
     /// As of the release (`Op::Release`).
     place: Option<OwnerId>,
+    given_up: bool,
     /// It is in flight, or waits until others are answered.
     under_way: bool,
     /// The not-after of an acquire copy that may still run. Another release follows after it.
@@ -81,6 +82,8 @@ pub(super) struct Left {
     pub(super) marked: bool,
     /// Whether a crowd may wait for it, and the place in it that its owner leaves.
     pub(super) place: Option<OwnerId>,
+    /// Whether this client does not use that place any more.
+    pub(super) given_up: bool,
 }
 
 impl Left {
@@ -92,6 +95,7 @@ impl Left {
             lease,
             marked: false,
             place: None,
+            given_up: false,
         }
     }
 }
@@ -174,16 +178,8 @@ impl Cleanups {
         if hold.cell.has_value() {
             return;
         }
-        let (cell, lease) = (&hold.cell, hold.longest());
-        let (name, owner, form) = (cell.name.clone(), cell.owner, cell.form());
-        let left = Left {
-            name,
-            owner,
-            form,
-            lease,
-            marked: false,
-            place: None,
-        };
+        let cell = &hold.cell;
+        let left = Left::of(&cell.name, cell.owner, &cell.form(), hold.longest());
         self.confirmed.push_back(Confirmed(now, left));
         let is_old = |kept: &VecDeque<Confirmed>| {
             kept.len() > tuning::RELEASES_KEPT
@@ -241,6 +237,7 @@ impl Cleanups {
             form: left.form,
             marked: left.marked,
             place: left.place,
+            given_up: left.given_up,
             under_way: false,
             again_at,
             retry: None,
@@ -270,7 +267,9 @@ impl Cleanups {
                 cleanup.again_at.take_if(|at| *at <= cx.now);
                 let op = cleanup.op(owner);
                 // Another copy would take it from a later waiter.
-                cleanup.place = cleanup.place.map(|_| NOBODY);
+                if !cleanup.given_up {
+                    cleanup.place = cleanup.place.map(|_| NOBODY);
+                }
                 let purpose = Purpose::Cleanup { link, owner };
                 cx.send(purpose, op.into(), cleanup.limit, None);
             } else {

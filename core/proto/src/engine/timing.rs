@@ -88,6 +88,11 @@ impl Jitter {
     }
 
     /// A duration between the two, bounds included.
+    /// Whether it is the turn of what is done once in `many` times, on average.
+    pub(super) fn one_in(&mut self, many: u64) -> bool {
+        self.next().is_multiple_of(many)
+    }
+
     fn between(&mut self, least: Duration, most: Duration) -> Duration {
         let span = u64::try_from(most.saturating_sub(least).as_micros()).unwrap_or(u64::MAX - 1);
         least + Duration::from_micros(self.next() % (span + 1))

@@ -174,12 +174,8 @@ impl Waiter {
     /// What it may have left in Redis.
     pub(super) fn left(&self) -> Left {
         Left {
-            name: self.name.clone(),
-            owner: self.owner,
-            form: self.form.clone(),
-            lease: self.lease(),
             marked: self.marked,
-            place: None,
+            ..Left::of(&self.name, self.owner, &self.form, self.lease())
         }
     }
 

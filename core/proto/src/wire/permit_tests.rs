@@ -14,7 +14,7 @@ use crate::error::LostReason;
 use crate::real::eval;
 use crate::support;
 use crate::support::random::{Random, number};
-use crate::tuning::{PERMIT_MARGIN, PLACE_KEPT};
+use crate::tuning::{CROWD_LEFT, PERMIT_MARGIN, PLACE_KEPT};
 use crate::value::Value;
 
 /// How many steps a run has when nobody says otherwise.
@@ -1120,7 +1120,9 @@ fn a_permit_is_left_to_the_first_place_and_its_taker_tells_the_next_one() {
     }
     let release = |owner| Op::Release(Release::of("orders".into(), owner, semaphore(1)));
     assert_eq!(live.run(&release(1)), Reply::Released(0));
-    assert_eq!(parked(live.run(&acquire_in_crowd(5, false))), 3);
+    let left = live.run(&acquire_in_crowd(5, false));
+    let ttl = Some(CROWD_LEFT);
+    assert_eq!(left, Reply::Parked { ttl, ahead: 3 });
     assert!(is_taken(live.run(&acquire_in_crowd(2, false))));
     assert_eq!(messages.get_message().unwrap().get_channel_name(), of(3));
     // A copy of the call says the same, and tells nobody.

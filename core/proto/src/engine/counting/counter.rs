@@ -96,6 +96,8 @@ pub(super) struct State {
     pub(super) heard: u32,
     /// Whether the head tries by itself, because no message came.
     pub(super) unheard: bool,
+    /// Whether the server has what the head wants, and left it to the first place in the crowd.
+    pub(super) left: bool,
     /// When the counter needs attention.
     pub(super) alarm: Option<Moment>,
 }
@@ -232,11 +234,12 @@ impl State {
         }
     }
 
-    /// Gives a command its place in the crowd, if it asks for one. Returns whether its client leaves the crowd.
+    /// Gives a command its place in the crowd, if it asks for one. Returns whether its client leaves the
+    /// crowd.
     pub(super) fn line_up(
         &mut self,
         callers: &SortedMap<RequestId, Caller>,
-        new: impl FnOnce() -> OwnerId,
+        cx: &mut Context,
     ) -> bool {
         let Some(command) = self.command.as_mut().filter(|one| !one.waiters.is_empty()) else {
             return false;
@@ -251,19 +254,27 @@ impl State {
             return self.crowd.is_left_behind();
         }
         if let Some(Op::Change { place, .. }) = Arc::get_mut(&mut command.op) {
-            let joins = self.crowd.joins(self.heard > 1);
-            *place = self.crowd.next(due, false, joins.then(new));
+            // A client that takes a permit again as soon as it has given one back never waits, and would
+            // keep the crowd out.
+            let asks = self.heard > 1 || cx.jitter.one_in(tuning::CROWD_ASKED);
+            let joins = self.crowd.joins(asks).then(|| cx.next_owner());
+            *place = self.crowd.next(due, false, joins);
             self.crowd.is_told |= place.is_some();
         }
         false
     }
 
-    /// The answer to a command that asked for a place. `served`: all its waiters are.
-    pub(super) fn placed(&mut self, place: Place, ahead: Option<u32>, served: bool) {
+    /// The answer to a command that asked for a place. `served`: all its waiters are. Returns whether its
+    /// client has left the crowd since, so that the place is given up once more: the command may have got
+    /// there after that.
+    pub(super) fn placed(&mut self, place: Place, ahead: Option<u32>, served: bool) -> bool {
+        let has_left = !self.crowd.is_told;
         match served {
             true => self.crowd.won(self.crowd.place.is_some()),
-            false => self.crowd.lost(place.owner, ahead),
+            false if !has_left => self.crowd.lost(place.owner, ahead),
+            false => return ahead.is_some(),
         }
+        false
     }
 
     /// The channel on which its waiters hear of permits.

@@ -214,7 +214,9 @@ impl Counting {
         } else if state.asleep {
             let ahead = state.crowd.ahead.filter(|_| state.crowd.is_behind());
             if state.retry.is_none() {
-                state.retry = Some(cx.next_look(cx.config.recheck, None, ahead));
+                // The first place may be that of a client that has ended.
+                let gone = state.left.then_some(tuning::CROWD_LEFT);
+                state.retry = Some(cx.next_look(cx.config.recheck, gone, ahead));
             }
             let before = state.channel.as_ref().map(|channel| channel.topic);
             if before != Some(topic) {
@@ -543,7 +545,7 @@ impl Counting {
             let (callers, sequence) = (&self.callers, &mut self.sequence);
             let state = self.counters.get_mut(key)?;
             state.command = state.next_command(key, callers, cx.first_owner, sequence);
-            if state.line_up(callers, || cx.next_owner()) {
+            if state.line_up(callers, cx) {
                 let place = state.crowd.place;
                 self.left.extend(place.map(|place| (key.1.clone(), place)));
                 state.crowd.leave();
@@ -641,13 +643,16 @@ impl Counting {
         state.tries.retain(|id| self.callers.contains_key(id));
         match outcome {
             CallOutcome::Answered(Reply::Changed { done, left, ahead }) => {
-                (state.failures, state.refused) = (0, None);
+                (state.failures, state.refused, state.left) = (0, None, false);
                 if let Op::Change {
                     place: Some(place), ..
                 } = *command.op
                 {
                     let served = usize::try_from(done) == Ok(command.waiters.len());
-                    state.placed(place, ahead, served);
+                    state.left = left > 0 && !served;
+                    if state.placed(place, ahead, served) {
+                        self.left.push((key.1.clone(), place.owner));
+                    }
                 }
                 self.changed(cx, key, sent, command, (done, left));
             }

@@ -293,17 +293,9 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let unsettled = waiter.unsettled.take();
-        let marked = std::mem::take(&mut waiter.marked);
-        let left = Left {
-            name: waiter.name.clone(),
-            owner: std::mem::replace(&mut waiter.owner, next),
-            form: waiter.form.clone(),
-            lease: waiter.lease(),
-            marked,
-            place: None,
-        };
-        if unsettled.is_some() || marked {
+        let (left, unsettled) = (waiter.left(), waiter.unsettled.take());
+        (waiter.owner, waiter.marked) = (next, false);
+        if unsettled.is_some() || left.marked {
             self.clean_up(left, unsettled);
         }
     }

@@ -123,6 +123,7 @@ impl Engine {
             lease: tuning::CROWD_KEPT,
             marked: false,
             place,
+            given_up: true,
         };
         self.clean_up(left, None);
     }

@@ -1,7 +1,7 @@
 //! Plain semaphores and count-down latches: one command at a time, counted once.
 
 use super::*;
-use crate::wire::{Change, Counter};
+use crate::wire::{Change, Counter, Place};
 
 fn trade(given: u32, wanted: &[u32]) -> Change {
     Change::Trade {
@@ -56,6 +56,12 @@ impl Rig {
 
     fn changed(&mut self, sent: &Sent, done: i64, left: i64) {
         let ahead = None;
+        self.reply(sent, Reply::Changed { done, left, ahead });
+    }
+
+    /// It waits in a crowd, behind so many.
+    fn behind(&mut self, sent: &Sent, ahead: u32) {
+        let (done, left, ahead) = (0, 0, Some(ahead));
         self.reply(sent, Reply::Changed { done, left, ahead });
     }
 
@@ -1062,4 +1068,77 @@ fn what_nobody_waits_for_is_given_back_after_a_passing_refusal() {
     assert_eq!(sent.change().1, trade(1, &[]));
     rig.changed(&sent, 0, 1);
     rig.nothing_left();
+}
+
+/// A waiter with a place in a crowd, and one before it there. Its next try is in flight.
+fn behind_another() -> (Rig, RequestId, Sent, OwnerId) {
+    let mut rig = Rig::new();
+    let id = rig.refused_head(1);
+    for _ in 0..2 {
+        rig.message();
+        let sent = rig.sent();
+        rig.behind(&sent, 1);
+    }
+    rig.input(Input::Subscribed("s".into()));
+    let sent = rig.sent();
+    let Op::Change {
+        place: Some(place), ..
+    } = sent.op
+    else {
+        panic!("no place: {:?}", sent.op);
+    };
+    (rig, id, sent, place.owner)
+}
+
+fn given_up(sent: &Sent) -> OwnerId {
+    match &sent.op {
+        Op::Release(release) => release.place.unwrap(),
+        other => panic!("not given up: {other:?}"),
+    }
+}
+
+#[test]
+fn each_copy_of_what_gives_a_place_in_a_crowd_up_has_that_place() {
+    let (mut rig, id, sent, place) = behind_another();
+    rig.behind(&sent, 1);
+    rig.cancel(id);
+    for _ in 0..2 {
+        let sent = rig.sent();
+        assert_eq!(given_up(&sent), place);
+        rig.unanswered(&sent);
+        rig.pass(secs(1));
+    }
+}
+
+#[test]
+fn a_place_that_a_late_answer_tells_of_is_given_up_once_more() {
+    let (mut rig, id, sent, place) = behind_another();
+    rig.cancel(id);
+    let release = rig.sent();
+    assert_eq!(given_up(&release), place);
+    rig.reply(&release, Reply::Gone(LostReason::Stolen));
+    rig.behind(&sent, 1);
+    assert_eq!(given_up(&rig.sent()), place);
+    let next = rig.take(1, None);
+    assert!(rig.engine.counting.has(next));
+}
+
+#[test]
+fn a_waiter_that_left_a_permit_to_the_first_place_tries_again_soon() {
+    let (mut rig, id, sent, place) = behind_another();
+    rig.reply(
+        &sent,
+        Reply::Changed {
+            done: 0,
+            left: 1,
+            ahead: Some(0),
+        },
+    );
+    rig.nothing_sent();
+    rig.pass(tuning::CROWD_LEFT * 2);
+    let sent = rig.sent();
+    let first = matches!(sent.op, Op::Change { place: Some(Place { owner, first: true }), .. } if owner == place);
+    assert!(first, "{:?}", sent.op);
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(id), 1);
 }

@@ -450,7 +450,9 @@ impl World {
             assert!(self.up[client], "nothing is sent without a connection");
             self.open.insert((client, sent.call), sent.op.clone());
             self.plan(sent.limit, Event::Late(client, sent.call));
-            if !self.calm && self.random.chance(30) {
+            // A place whose release is denied stays the first one until a recheck.
+            let leaves = matches!(sent.op, Op::Release(_));
+            if !self.calm && !leaves && self.random.chance(30) {
                 let (late, outcome) = (self.some(5), self.refusal());
                 self.plan(late, Event::Answer(client, sent.call, outcome));
                 continue;
@@ -777,8 +779,11 @@ impl World {
         self.publish();
     }
 
-    /// Has a client take all permits, one by one, and some callers wait behind it.
+    /// Has a client take all permits, one by one, and some callers wait behind it. No place is left by
+    /// a client that has ended.
     fn take_all(&mut self, client: usize, permits: i64, waiters: usize) {
+        let closing = self.closing;
+        self.store.crowd.retain(|place| !closing[place.0]);
         self.set_free(permits);
         for _ in 0..permits {
             self.ask(client, Call::Take(1), None);

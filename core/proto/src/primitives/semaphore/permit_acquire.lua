@@ -61,7 +61,7 @@ end
 free = tonumber(free or 0)
 local took = free >= #ids
 --# permits-crowd
--- The first one has heard of what is free.
+-- The first one has heard of what is free. It may be that of a client that has ended.
 took = took and not behind
 --# queued_permits
 -- A wish for more than there are holds nobody up: it gets a place when there are enough.
@@ -126,6 +126,7 @@ local ends = tonumber(first[2] or nil)
 -- Redisson keeps a permit without a lease until a time like this.
 local ttl = ends and ends <= 900000000000000 and math.max(0, ends - now) or -1
 --# permits-crowd
+if behind and free >= #ids then ttl = LEFTCROWD end
 --@ crowd_place
 if type(ahead) == 'number' then return {now, PARKED, ttl, ahead} end
 --# all

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::server::{Lock, Uuid};
 use crate::error::LostReason;
-use crate::tuning::PERMIT_MARGIN;
+use crate::tuning::{CROWD_LEFT, PERMIT_MARGIN};
 use crate::wire::{OwnerId, Permits, Reply};
 
 /// The lease in whole milliseconds.
@@ -114,10 +114,13 @@ impl Semaphore {
         now_ms: u64,
     ) -> (Reply, bool) {
         let (back, _) = self.refill(limit);
-        let reply = if !left && self.free.is_some_and(|free| free >= many) {
-            self.take_for(me, many, lease, now_ms)
-        } else {
-            self.busy(now_ms, false)
+        let enough = self.free.is_some_and(|free| free >= many);
+        let reply = match (enough, left) {
+            (true, false) => self.take_for(me, many, lease, now_ms),
+            (true, true) => Reply::Busy {
+                ttl: Some(CROWD_LEFT),
+            },
+            (false, _) => self.busy(now_ms, false),
         };
         let tells = back && self.free.is_some_and(|free| free > 0);
         (reply, tells)
