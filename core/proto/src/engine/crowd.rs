@@ -8,7 +8,8 @@
 //!
 //! The first place is told by its own refused try that nobody is before it. It then listens to the lock's
 //! channel, because the holder may be a program that knows no places. Everybody else is behind one that
-//! has a place in hand, who wakes the next. A waiter that leaves gives its place up, and wakes the next too.
+//! has a place in hand, who wakes the next. A waiter that leaves gives its place up. At a lock it wakes the next
+//! only if it was the first: that one may listen to the lock's channel alone, and would seem to be gone.
 //!
 //! Permits have several holders, who may all be programs that know no places. So the first place always
 //! listens to the semaphore's channel, and whoever takes a permit tells the next place that it is the first

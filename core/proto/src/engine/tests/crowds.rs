@@ -95,6 +95,8 @@ struct Many {
     rest: u64,
     /// So many, whose users may not subscribe to the channels of places.
     denied: usize,
+    /// How long the last one waits, in place of the usual time.
+    hasty: Option<Duration>,
     calls: u64,
     got: u64,
     /// The longest time without a hand-over, from the last moment at which it is counted.
@@ -143,6 +145,7 @@ impl Many {
             message_way: 0,
             rest: 20,
             denied: 0,
+            hasty: None,
             calls: 0,
             got: 0,
             pause: 0,
@@ -150,6 +153,10 @@ impl Many {
             turns: 0,
             longest: 0,
         };
+        if kind.is_none() {
+            // Its number is no hash.
+            many.server.semaphores.entry(NAME.into()).or_default();
+        }
         for at in 0..count {
             many.input(at, Input::Up(0));
             many.later(at, at as u64 % 1000, What::Acquires);
@@ -295,7 +302,9 @@ impl Many {
             What::Input(input) => self.input(at, input),
             What::Acquires => {
                 self.members[at].asked = Some(self.turns);
-                let (name, wait) = (NAME.into(), self.wait);
+                let is_last = at + 1 == self.members.len();
+                let hasty = self.hasty.filter(|_| is_last);
+                let (name, wait) = (NAME.into(), hasty.or(self.wait));
                 let request = match self.members[at].kind {
                     Some(kind) => Request::Acquire {
                         name,
@@ -524,6 +533,23 @@ fn callers_that_give_up_hold_up_no_crowd() {
         let about = format!("{kind:?}: pause {}, {} got", many.pause, many.got);
         println!("{about}");
         assert!(many.pause < 100_000 && many.got > 1_000, "{about}");
+    }
+}
+
+#[test]
+fn a_caller_that_gives_up_takes_no_place_from_those_that_wait() {
+    for kind in [Kind::Reentrant, Kind::Write] {
+        let mut many = Many::new(11, kind, 100_000);
+        (many.hasty, many.rest) = (Some(ms(20)), 5_000);
+        many.run(20_000_000);
+        many.cost(50_000_000);
+        let about = format!(
+            "{kind:?}: longest wait {} of {} hand-overs",
+            many.longest, many.got
+        );
+        println!("{about}");
+        // Each one waits for the ten others.
+        assert!(many.longest < 20 && many.got > 400, "{about}");
     }
 }
 

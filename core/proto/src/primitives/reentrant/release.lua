@@ -8,15 +8,24 @@
 local place = table.remove(ARGV)
 local crowd = table.remove(ARGV)
 local channel, verbs = ARGV[2], ARGV[3]
+--# plain-crowd learning-crowd
 redis.pcall('ZREM', crowd, place)
 --# all
 local lock, owner = KEYS[1], ARGV[1]
 --# hash
 -- Removing the last field deletes the key.
 local freed = redis.pcall('HDEL', lock, owner)
+--# hash-crowd
+local ahead = freed == 0 and redis.pcall('ZRANK', crowd, place)
+redis.pcall('ZREM', crowd, place)
+--# hash
 if freed ~= 1 then
 --# hash-crowd
+-- A waiter that leaves from behind others wakes nobody. The first one may hear the channel of the lock alone, and
+-- would lose its place. Permits are no hash: nobody else ends a place there whose client is gone.
+  if type(ahead) ~= 'number' or ahead == 0 then
 --@ crowd_next
+  end
 --# hash
   if freed == 0 then return {0, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end
   return string.find(freed.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or freed

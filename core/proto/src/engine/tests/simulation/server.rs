@@ -795,7 +795,17 @@ impl Server {
                     self.learn(name, *lesson);
                 }
                 if let (0, Some(place)) = (remaining, place) {
-                    self.leave_crowd(name, (origin.uuid, *place), before);
+                    let own = (origin.uuid, *place);
+                    let is_hash = form.kind.layout() == Layout::Hash;
+                    let keeps = is_hash && matches!(reply, Reply::Gone(_));
+                    let keeps = keeps && !self.semaphores.contains_key(name);
+                    match self.crowds.get_mut(name).filter(|_| keeps) {
+                        // It leaves from behind others, and wakes nobody.
+                        Some(crowd) if crowd.iter().skip(1).any(|place| *place == own) => {
+                            crowd.retain(|place| *place != own);
+                        }
+                        _ => self.leave_crowd(name, own, before),
+                    }
                 }
                 reply
             }
