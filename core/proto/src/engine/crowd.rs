@@ -56,6 +56,10 @@ impl Crowd {
         };
     }
 
+    pub(super) fn is_denied(&self) -> bool {
+        self.denied
+    }
+
     /// Its channel cannot be subscribed.
     pub(super) fn deny(&mut self) {
         *self = Crowd {

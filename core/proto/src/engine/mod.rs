@@ -693,6 +693,9 @@ impl Engine {
         } else if topic == Topic::Lock {
             return;
         }
+        if let Topic::Seat(owner) = topic {
+            return self.is_head_now(name, owner);
+        }
         if queue.crowd.is_told && queue.crowd.topic() == Some(topic) {
             return self.first_in_crowd(name);
         }

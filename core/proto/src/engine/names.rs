@@ -157,7 +157,7 @@ impl WaitQueue {
         let messages = match self.channel.topic {
             Topic::Lock => 1,
             Topic::Semaphore => permits.min(tuning::PERMIT_MESSAGES),
-            Topic::ReadWrite | Topic::Place(_) | Topic::Latch => 0,
+            Topic::ReadWrite | Topic::Place(_) | Topic::Seat(_) | Topic::Latch => 0,
         };
         if own && messages > 0 {
             let until = now.after(tuning::OWN_MESSAGE);

@@ -95,6 +95,8 @@ pub(super) struct Waiter {
     /// it could overtake it.
     pub(super) inline: bool,
     pub(super) announced: bool,
+    /// Whether that place is the first, so that it hears of what is free.
+    pub(super) is_first: bool,
     /// How often in a row it was refused a lock that was free for the head of the queue on the server.
     pub(super) passed_by: u32,
     /// The owner of the write lock under which it reads: that lock does not keep it out.
@@ -160,6 +162,7 @@ impl Waiter {
             asked: false,
             inline: false,
             announced: false,
+            is_first: false,
             passed_by: 0,
             under: None,
             ahead: Ahead::No,

@@ -125,6 +125,8 @@ pub enum Topic {
     Latch,
     /// The channel of this owner, which stands in the queue of a fair lock.
     Place(OwnerId),
+    /// The channel of this owner, which stands in the queue of a fair semaphore.
+    Seat(OwnerId),
 }
 
 /// The part of a name that one key holds at most once. A key may read what it writes.

@@ -72,6 +72,11 @@ impl Payload {
         }
     }
 
+    /// Whether the server may tell how many waiters are before it.
+    pub(crate) fn waits_in_line(&self) -> bool {
+        self.place().is_some() || matches!(self, Payload::QueuedPermits(..))
+    }
+
     /// Gives it this place, if its primitive has crowds.
     pub fn stand_at(&mut self, at: Option<Place>) {
         if let Payload::Whole(place) | Payload::Write { place, .. } | Payload::Permits(_, place) =

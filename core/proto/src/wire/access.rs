@@ -77,8 +77,9 @@ impl Part {
             Part::Crowd | Part::Fair => vec![of(Topic::Lock) + ":*"],
             Part::ReadWrite => vec![of(Topic::ReadWrite)],
             Part::Semaphore => vec![of(Topic::Semaphore)],
+            Part::FairSemaphore => vec![of(Topic::Semaphore) + ":*"],
             Part::Counter => vec![of(Topic::Semaphore), of(Topic::Latch)],
-            Part::Fencing | Part::WriterPreference | Part::Adaptive | Part::FairSemaphore => vec![],
+            Part::Fencing | Part::WriterPreference | Part::Adaptive => vec![],
             Part::Since7 | Part::Sentinel | Part::Cluster | Part::ClusterBefore7 | Part::Tool => {
                 vec![]
             }

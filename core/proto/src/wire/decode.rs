@@ -171,7 +171,7 @@ fn waiting(op: &Acquire, code: i64, details: &[Value]) -> Option<Reply> {
     match (code, more) {
         (BUSY, []) => Some(Reply::Busy { ttl }),
         (VAIN, []) => Some(Reply::Vain { ttl }),
-        (PARKED, [ahead]) if op.payload.place().is_some() => Some(Reply::Parked {
+        (PARKED, [ahead]) if op.payload.waits_in_line() => Some(Reply::Parked {
             ttl,
             ahead: u32::try_from(ahead.int()?).ok()?,
         }),

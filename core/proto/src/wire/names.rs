@@ -5,6 +5,7 @@ use super::kind::{Form, Kind};
 use crate::error::{Error, Result, Thing};
 use crate::primitives::counters::change::Counter;
 use crate::primitives::facts::Topic;
+use crate::primitives::semaphore::facts::seat;
 
 /// The longest lock name, in bytes.
 const LONGEST: usize = 1024;
@@ -72,6 +73,7 @@ pub fn channel_for(uuid: &str, topic: Topic, name: &str) -> String {
     let channel = channel(topic, name);
     match topic {
         Topic::Place(owner) => channel + ":" + &Form::default().owner(uuid, owner),
+        Topic::Seat(owner) => channel + ":" + &seat(uuid, owner),
         Topic::Lock | Topic::ReadWrite | Topic::Semaphore | Topic::Latch => channel,
     }
 }
@@ -81,7 +83,7 @@ pub(crate) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
     let prefix = match topic {
         Topic::Lock | Topic::Place(_) => "redisson_lock__channel",
         Topic::ReadWrite => "redisson_rwlock",
-        Topic::Semaphore => "redisson_sc",
+        Topic::Semaphore | Topic::Seat(_) => "redisson_sc",
         // Redisson puts braces around every name here, also around one that has some.
         Topic::Latch => return ["redisson_countdownlatch__channel__", "{", name, "}"],
     };
@@ -207,6 +209,9 @@ mod tests {
         assert_eq!(channel(Topic::Semaphore, "orders"), "redisson_sc:{orders}");
         let place = channel_for("u", Topic::Place(7), "orders");
         assert_eq!(place, "redisson_lock__channel:{orders}:u:7");
+        let uuid = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
+        let seat = channel_for(uuid, Topic::Seat(7), "orders");
+        assert_eq!(seat.len(), "redisson_sc:{orders}:".len() + 28);
         let keys = ["redisson_lock_queue:a{b}", "redisson_lock_timeout:a{b}"];
         assert_eq!(queue_keys("a{b}"), keys);
         let keys = ["{o}:redlatch:queue", "{o}:redlatch:places"];

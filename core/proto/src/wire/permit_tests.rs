@@ -206,14 +206,14 @@ impl Model {
     }
 
     /// Queues up. Returns whether it is its turn, whether another's may have come, and whether it wants
-    /// more than there is. `None`: the server refuses that.
+    /// more than there is, and its place. `None`: the server refuses that.
     fn queue_up(
         &mut self,
         fair: &Fair,
         wanted: i64,
         now: u64,
         memory: &mut Memory,
-    ) -> Option<(bool, bool, bool)> {
+    ) -> Option<(bool, bool, bool, Option<usize>)> {
         self.run_out(now);
         let taken = i64::try_from(self.ids().len()).unwrap();
         let all = self.number().map(|free| free + taken);
@@ -259,7 +259,8 @@ impl Model {
             }
         }
         let moved = dropped || (took || vain) && at == Some(0);
-        Some((took, moved, vain))
+        let place = self.place_of(&fair.owner).filter(|_| fair.queues);
+        Some((took, moved, vain, place))
     }
 
     fn acquire(
@@ -321,10 +322,10 @@ impl Model {
             Some(fair) => self.queue_up(fair, wanted, now, &mut memory),
             None => {
                 let enough = self.number().is_some_and(|free| free >= wanted);
-                Some((enough, false, false))
+                Some((enough, false, false, None))
             }
         };
-        let Some((took, moved, vain)) = turn else {
+        let Some((took, moved, vain, place)) = turn else {
             *self = before;
             return Answer::Refused;
         };
@@ -351,9 +352,11 @@ impl Model {
         let first = self.in_order().first().map(|(kept, _)| *kept);
         let ttl = first.filter(|kept| *kept != FOR_EVER);
         let ttl = ttl.map(|kept| Duration::from_millis(kept.saturating_sub(now)));
-        Answer::Reply(match vain {
-            true => Reply::Vain { ttl },
-            false => Reply::Busy { ttl },
+        let ahead = place.map(|at| u32::try_from(at).unwrap());
+        Answer::Reply(match (vain, ahead) {
+            (true, _) => Reply::Vain { ttl },
+            (false, Some(ahead)) => Reply::Parked { ttl, ahead },
+            (false, None) => Reply::Busy { ttl },
         })
     }
 
@@ -370,7 +373,7 @@ impl Model {
             .and_then(|owner| self.place_of(owner));
         if let (Some(at), Some(owner)) = (place, fair) {
             self.queue.remove(at);
-            if at == 0 && self.number().is_some() {
+            if at == 0 {
                 self.heads(owner, now, &mut Memory { full: false });
                 // The answer does not tell the clock of the server.
                 for (_, due) in &mut self.queue {
@@ -1095,6 +1098,59 @@ fn acquire_in_crowd(owner: OwnerId, first: bool) -> Op {
         payload.stand_at(Some(Place { owner, first }));
     }
     op
+}
+
+#[test]
+fn who_takes_a_permit_in_fair_mode_tells_the_next_head() {
+    let mut live = Live::new();
+    let acquire = |owner| {
+        let mut op = acquire_two(owner, 1);
+        if let Op::Acquire(Acquire { form, payload, .. }) = &mut op {
+            *form = fair_semaphore(1);
+            let queues = true;
+            let seat = Seat {
+                queues,
+                earlier: vec![],
+            };
+            *payload = Payload::QueuedPermits(1, seat);
+        }
+        op
+    };
+    let release = |owner| Op::Release(Release::of("orders".into(), owner, fair_semaphore(1)));
+    let is_taken = |reply: Reply| matches!(reply, Reply::Acquired { .. });
+    assert!(is_taken(live.run(&acquire(1))));
+    for (owner, at) in [(2, 0), (3, 1), (4, 2), (3, 1)] {
+        let reply = live.run(&acquire(owner));
+        assert!(
+            matches!(reply, Reply::Parked { ahead, .. } if ahead == at),
+            "{reply:?}"
+        );
+    }
+    let mut messages = live.connect();
+    let mut messages = messages.as_pubsub();
+    messages
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let of = |owner| channel_for(U, Topic::Seat(owner), "orders");
+    let all = channel(Topic::Semaphore, "orders");
+    messages
+        .subscribe(&[of(3), of(4), all.clone()][..])
+        .unwrap();
+    let mut heard = || {
+        messages
+            .get_message()
+            .unwrap()
+            .get_channel_name()
+            .to_owned()
+    };
+    // The head hears the release, and tells the next one when it takes the permit.
+    assert_eq!(live.run(&release(1)), Reply::Released(1));
+    assert_eq!(heard(), all);
+    assert!(is_taken(live.run(&acquire(2))));
+    assert_eq!(heard(), of(3));
+    // So does one that gives its place up.
+    assert!(matches!(live.run(&release(3)), Reply::Gone(_)));
+    assert_eq!(heard(), of(4));
 }
 
 #[test]

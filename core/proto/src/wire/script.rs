@@ -147,7 +147,7 @@ const SHARED: [(&str, &str); 21] = [
     ("marked", lua!("marked")),
     ("permit_ids", lua!("permit_ids")),
     ("permit_keys", lua!("permit_keys")),
-    ("permit_head", lua!("permit_head")),
+    ("permit_tell", lua!("permit_tell")),
     ("counter", lua!("counter")),
     ("counter_value", lua!("counter_value")),
     ("counter_mark", lua!("counter_mark")),

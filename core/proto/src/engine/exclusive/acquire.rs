@@ -226,7 +226,8 @@ impl Engine {
             // Nobody gets the place of another one, but in a crowd it is that of the client.
             let topic = queue.channel.topic;
             let crowd = queue.crowd.place.map(Topic::Place) == Some(topic);
-            let ends = self.closing.is_some() || (matches!(topic, Topic::Place(_)) && !crowd);
+            let of_one = matches!(topic, Topic::Place(_) | Topic::Seat(_));
+            let ends = self.closing.is_some() || (of_one && !crowd);
             let linger = if ends {
                 Duration::ZERO
             } else {

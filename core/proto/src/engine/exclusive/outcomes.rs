@@ -632,13 +632,18 @@ impl Engine {
             return;
         }
         let queue = self.names.queues.get_mut(name);
-        let in_crowd = queue.filter(|queue| queue.crowd.topic() == Some(queue.channel.topic));
+        let in_crowd = queue.filter(|queue| {
+            let topic = queue.channel.topic;
+            queue.crowd.topic() == Some(topic) || matches!(topic, Topic::Seat(_))
+        });
         if let Some(queue) = in_crowd {
             // A user may be allowed the channel of the lock alone.
             let head = queue.waiters.front();
             let head = head.and_then(|id| self.names.waiters.get(id));
             let topic = head.map_or(Topic::Lock, |head| head.form.kind.facts().topic);
-            self.leave_crowd(name);
+            if queue.crowd.place.is_some() {
+                self.leave_crowd(name);
+            }
             if let Some(queue) = self.names.queues.get_mut(name) {
                 queue.crowd.deny();
             }

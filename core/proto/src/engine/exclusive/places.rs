@@ -4,8 +4,9 @@
 //! it in Redis too.
 //!
 //! The messages of a semaphore go to everybody, since Redisson and clients that do not queue up
-//! publish so. Then each client asks for its first waiter with a place, and for those before it, which
-//! have none yet. The server knows whose turn it is.
+//! publish so. Only the head of the queue listens to them. Whoever takes permits or gives its place up
+//! tells the next one that it is the head now. Waiters that want more permits than there are have no place,
+//! and listen with the head. Each client asks for its first waiter with a place, and for those before it.
 
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::engine::links::Which;
 use crate::engine::waiter::{Ahead, Waiter};
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
+use crate::primitives::facts::Layout;
 use crate::tuning;
 use crate::wire::{Form, Name, Op, OwnerId, Reply};
 
@@ -125,7 +127,13 @@ impl Engine {
             Ahead::InVain if !blocked && waiter.has_place() => {
                 // The confirmation of the subscription causes the next call, which closes the gap
                 // between the answer to the last one and the subscription.
-                let topic = (waiter.form.kind.facts().heard_by)(waiter.owner);
+                let facts = waiter.form.kind.facts();
+                let denied = queue.is_some_and(|queue| queue.crowd.is_denied());
+                let hears_all = waiter.is_first || denied || !waiter.is_seated();
+                let topic = match facts.layout {
+                    Layout::QueuedPermits if hears_all => facts.topic,
+                    _ => (facts.heard_by)(waiter.owner),
+                };
                 self.names.want_channel(&mut self.cx, name, topic);
             }
             Ahead::InVain | Ahead::Asking { .. } => {}
@@ -151,11 +159,17 @@ impl Engine {
                 self.line_up_anew(id, expires);
             }
             CallOutcome::Unanswered => self.unanswered_try(id, sent),
-            CallOutcome::Answered(Reply::Busy { .. } | Reply::Vain { .. }) if waiter.answered => {
+            CallOutcome::Answered(
+                Reply::Busy { .. } | Reply::Vain { .. } | Reply::Parked { .. },
+            ) if waiter.answered => {
                 self.remove_waiter(id, false);
             }
             outcome if waiter.answered => self.end_try(id, outcome),
             CallOutcome::Answered(Reply::Busy { ttl }) => {
+                self.place_tried_in_vain(id, ttl, again, true)
+            }
+            CallOutcome::Answered(Reply::Parked { ttl, ahead }) => {
+                waiter.is_first = ahead == 0;
                 self.place_tried_in_vain(id, ttl, again, true)
             }
             CallOutcome::Answered(Reply::Vain { ttl }) => {
@@ -284,6 +298,28 @@ impl Engine {
         for id in woken {
             self.ask_for_place(id);
         }
+    }
+
+    /// This owner is told that it is the head of the queue. It asks when it hears what is free.
+    pub(in crate::engine) fn is_head_now(&mut self, name: &Name, owner: OwnerId) {
+        let head = self.names.head(name);
+        let id = self
+            .names
+            .queues
+            .get(name)
+            .and_then(|queue| queue.waiters.front().copied());
+        let (Some(head), Some(id)) = (head.filter(|head| head.owner == owner), id) else {
+            return;
+        };
+        if head.is_asking() {
+            // The answer may be older than the message.
+            return self.ask_for_place(id);
+        }
+        if let Some(head) = self.names.waiters.get_mut(&id) {
+            head.is_first = true;
+        }
+        self.cx.counters.wakeups.add(1);
+        self.advance(name);
     }
 
     /// Lets all waiters ask whose queue Redis keeps, except the first of this client.

@@ -418,6 +418,12 @@ impl Rig {
         (id, self.sent())
     }
 
+    /// It has a place at a semaphore, behind so many.
+    fn stands(&mut self, sent: &Sent, ahead: u32) {
+        let ttl = Some(LEASE);
+        self.reply(sent, Reply::Parked { ttl, ahead });
+    }
+
     fn vain(&mut self, sent: &Sent) {
         self.reply(sent, Reply::Vain { ttl: Some(LEASE) });
     }
@@ -453,10 +459,12 @@ impl Rig {
 fn a_wish_for_too_many_permits_takes_no_message_from_those_behind_it() {
     let mut rig = Rig::new();
     let (_, many) = rig.wishes(fair(3));
-    rig.busy(&many, LEASE);
+    rig.stands(&many, 0);
     let (few, call) = rig.wishes(fair(1));
-    rig.busy(&call, LEASE);
-    rig.hears();
+    rig.stands(&call, 1);
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.stands(&sent, 0);
     // There are only two permits now, and the message of that goes to the first one.
     rig.told();
     let sent = rig.sent();
@@ -468,7 +476,7 @@ fn a_wish_for_too_many_permits_takes_no_message_from_those_behind_it() {
         asked(&call).0,
         "the message was for the next one"
     );
-    rig.busy(&sent, LEASE);
+    rig.stands(&sent, 0);
     rig.nothing_sent();
     // It is the first one now.
     rig.told();
@@ -498,11 +506,13 @@ fn a_wish_that_can_be_met_again_comes_behind_those_with_a_place() {
     rig.vain(&many);
     rig.hears_in_vain();
     let (_, few) = rig.wishes(fair(1));
-    rig.busy(&few, LEASE);
+    rig.stands(&few, 0);
     rig.pass(ASKED_AGAIN);
     let asks = rig.asking();
     assert_eq!(asks.len(), 2);
-    asks.iter().for_each(|(_, sent)| rig.busy(sent, LEASE));
+    for (owner, sent) in &asks {
+        rig.stands(sent, u32::from(*owner != asked(&few).0));
+    }
     rig.told();
     assert_eq!(asked(&rig.sent()).0, asked(&few).0);
 }
@@ -613,4 +623,48 @@ fn a_call_names_four_earlier_owners_at_most() {
         rig.input(down());
         rig.outcome(tried, CallOutcome::NotSent);
     }
+}
+
+#[test]
+fn a_waiter_for_a_permit_listens_to_releases_when_it_is_the_head() {
+    let mut rig = Rig::new();
+    let (id, call) = rig.wishes(fair(1));
+    let own = Topic::Seat(asked(&call).0);
+    rig.stands(&call, 2);
+    assert_eq!(rig.topics.get("n"), Some(&own));
+    // The confirmation closes the gap between the answer and the subscription.
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    // It is told that it is the head before the older answer comes, so it asks once more.
+    rig.told();
+    rig.stands(&sent, 1);
+    let sent = rig.sent();
+    rig.stands(&sent, 1);
+    rig.nothing_sent();
+    rig.told();
+    rig.nothing_sent();
+    assert_eq!(rig.topics.get("n"), Some(&Topic::Semaphore));
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.stands(&sent, 0);
+    rig.told();
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(id);
+}
+
+#[test]
+fn a_waiter_for_a_permit_whose_own_channel_is_denied_hears_all_releases() {
+    let mut rig = Rig::new();
+    let (_, call) = rig.wishes(fair(1));
+    rig.stands(&call, 2);
+    let error = Error::new(ErrorKind::Auth, "NOPERM no access to the channel");
+    rig.input(Input::Unsubscribable("n".into(), error));
+    assert_eq!(rig.topics.get("n"), Some(&Topic::Semaphore));
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.stands(&sent, 2);
+    assert_eq!(rig.topics.get("n"), Some(&Topic::Semaphore));
+    rig.told();
+    assert_eq!(asked(&rig.sent()).0, asked(&call).0);
 }

@@ -49,17 +49,20 @@ pub const FAIR: Facts = Facts {
     // The next one in the queue may belong to another program.
     handover: Handover::Never,
     queues: true,
+    heard_by: Topic::Seat,
     payload: |ask| Payload::QueuedPermits(ask.special.limit, ask.seat()),
     ..FACTS
 };
 
 /// The first id of an owner's permits, as Redisson shows ids: in hex.
 pub fn first_id(uuid: &str, owner: OwnerId) -> String {
-    permit_ids(uuid, owner)
-        .iter()
-        .chain(&[0, 0])
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    seat(uuid, owner) + "0000"
+}
+
+/// What the channel of an owner in the queue ends with: what all its ids begin with, in hex.
+pub fn seat(uuid: &str, owner: OwnerId) -> String {
+    let ids = permit_ids(uuid, owner);
+    ids.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The low bits of a number, seven in each byte: so they are text, which JSON carries.

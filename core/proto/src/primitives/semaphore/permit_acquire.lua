@@ -6,7 +6,7 @@
 --        takes none), earlier owners of its waiter
 -- reply  ends: taken for the lease | now STALE | now ACQUIRED ttl '' | now BUSY ttl | now GONE why | now FOREIGN what
 --        in fair mode: now VAIN ttl, when there are fewer permits than it wants, so that it has no place
---        in a crowd: now PARKED ttl ahead (as in acquire)
+--        in a crowd, and with a place in fair mode: now PARKED ttl ahead (as in acquire)
 --# permits-crowd
 --@ crowd_args
 --# all
@@ -44,7 +44,7 @@ if #over > 0 then
   redis.call('ZREM', taken, unpack(over))
 end
 --# queued_permits
--- Whether it may be another waiter's turn, and no message says so.
+-- Whether another waiter may be the head now, and no message says so.
 local moved = false
 --# all
 -- The count comes back when its key was evicted or deleted.
@@ -78,7 +78,7 @@ moved = moved or dropped or (took or vain) and at == 0
 if took or vain then
 --@ fair_leave
 elseif place > 0 then
-  if not at then redis.call(turn and 'LPUSH' or 'RPUSH', queue, owner) end
+  at = at or not turn and redis.call('RPUSH', queue, owner) - 1 or redis.call('LPUSH', queue, owner) and 0
   redis.call('ZADD', times, string.format('%.0f', now + place), owner)
   -- The last place that was taken or kept runs out last. Nothing is left behind then.
   redis.pcall('PEXPIRE', queue, place)
@@ -108,9 +108,10 @@ end
 local tells = #over > 0
 --# queued_permits
 local tells = #over > 0
-if moved and not tells then
---@ permit_head
-  tells = asks
+if moved then
+  local channel, verbs = ARGV[7], ARGV[8]
+--@ permit_tell
+  tells = tells or asks
 end
 --# all
 if tells and free > 0 then
@@ -120,6 +121,7 @@ if took then return now + lease end
 local code = BUSY
 --# queued_permits
 if vain then code = VAIN end
+local parked = place > 0 and not vain
 --# all
 local first = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
 local ends = tonumber(first[2] or nil)
@@ -129,5 +131,7 @@ local ttl = ends and ends <= 900000000000000 and math.max(0, ends - now) or -1
 if behind and free >= #ids then ttl = LEFTCROWD end
 --@ crowd_place
 if type(ahead) == 'number' then return {now, PARKED, ttl, ahead} end
+--# queued_permits
+if parked then return {now, PARKED, ttl, at} end
 --# all
 return {now, code, ttl}

@@ -19,12 +19,13 @@ if gone == 0 then
   local queue, times, was = KEYS[3], KEYS[4], {}
 --@ fair_place
 --@ fair_leave
-  if at == 0 and counts then
+  if at == 0 then
+    local channel, verbs = ARGV[2], ARGV[3]
 --@ clock
 --@ fair_heads
---@ permit_head
+--@ permit_tell
     if asks then
-      for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], free) end
+      for verb in string.gmatch(verbs, '%u+') do redis.pcall(verb, channel, free) end
     end
   end
 end

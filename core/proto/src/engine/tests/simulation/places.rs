@@ -98,6 +98,17 @@ impl Server {
         at == Some(0)
     }
 
+    /// Tells the head of the queue of a semaphore that it is. Returns whether all are told of what is free.
+    fn tell_seat(&mut self, name: &Name) -> bool {
+        let head = self.queues.get(name).map(|queue| queue[0].owner);
+        let Some((uuid, owner)) = head else {
+            return false;
+        };
+        let heard = self.publish_to(uuid, Topic::Seat(owner), name);
+        let free = self.semaphores.get(name).and_then(|one| one.free);
+        heard == 0 && free.is_some_and(|free| self.has_enough(name, free))
+    }
+
     fn tell_head(&mut self, name: &Name, (uuid, owner): (Uuid, OwnerId)) -> u32 {
         self.publish_to(uuid, Topic::Place(owner), name)
     }
@@ -201,17 +212,23 @@ impl Server {
         } else if queues {
             self.keep_place(name, me, many, turn);
         }
+        let at = self.place_of(name, me);
         let semaphore = self.semaphores.entry(name.clone()).or_default();
         let reply = if took {
             semaphore.take_for(me, many, lease, now_ms)
         } else {
             semaphore.busy(now_ms, vain)
         };
+        let reply = match (reply, at) {
+            (Reply::Busy { ttl }, Some(at)) if queues => Reply::Parked {
+                ttl,
+                ahead: u32::try_from(at).unwrap(),
+            },
+            (reply, _) => reply,
+        };
         let free = semaphore.free.unwrap_or(0);
-        (
-            reply,
-            free > 0 && (back || moved && self.has_enough(name, free)),
-        )
+        let tells = moved && self.tell_seat(name);
+        (reply, free > 0 && (back || tells))
     }
 
     /// Whether the first in the queue has to ask: so many free permits are enough for it, or it wants more
@@ -228,8 +245,7 @@ impl Server {
             return false;
         }
         self.heads(name, None);
-        let free = self.semaphores.get(name).and_then(|one| one.free);
-        free.is_some_and(|free| self.has_enough(name, free))
+        self.tell_seat(name)
     }
 
     /// The lock was deleted by force.

@@ -84,7 +84,7 @@ impl World {
             let (others, margin) = match topic_of(&hold.cell.name) {
                 Topic::Lock | Topic::Place(_) => (0, 0),
                 Topic::ReadWrite => (DEAD_READERS, 0),
-                Topic::Semaphore => (0, MARGIN_MS * 1000),
+                Topic::Semaphore | Topic::Seat(_) => (0, MARGIN_MS * 1000),
                 Topic::Latch => panic!("a latch has no holds"),
             };
             let lives = longest + limit + timing::drift(longest);
