@@ -261,8 +261,8 @@ pub const REFUSALS: usize = 8;
 /// A client leaves a permit of a plain semaphore to those in the crowd once in so many times.
 pub(crate) const CROWD_ASKED: u64 = 8;
 
-/// Who left free permits to the first place of a crowd tries again after this time. The first place may be that of a
-/// client that has ended.
+/// A waiter that left free permits to the first place of a crowd tries again after this time, because the client of
+/// that place may have ended.
 pub(crate) const CROWD_LEFT: Duration = Duration::from_millis(500);
 
 /// The places of a crowd go when nobody has asked for one for so long. Each one asks twice as often.
