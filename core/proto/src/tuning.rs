@@ -172,8 +172,8 @@ pub(crate) const SHARED_LOOK: u32 = 10;
 /// of Redisson may have cut its time.
 pub(crate) const SHARED_LOOK_MOST: Duration = Duration::from_secs(10);
 
-/// How many readers at the front of a queue ask at the same time.
-pub(crate) const READERS_AHEAD: usize = 128;
+/// How many readers at the front of a queue ask at the same time, or callers that want permits.
+pub(crate) const ASKING_AHEAD: usize = 128;
 
 /// The work of 16 probes, each in a call of its own, that is allowed on top of one probe per hold.
 pub(crate) const PROBE_SPARE: usize = 16 * (1 + RENEWAL_CALL_WORK);

@@ -64,6 +64,13 @@ pub(super) struct Call {
     pub(super) sent: Moment,
 }
 
+impl Call {
+    /// Whether this waiter tries by it.
+    pub(super) fn is_try_of(&self, waiter: RequestId) -> bool {
+        matches!(self.purpose, Purpose::Try(of) if of == waiter)
+    }
+}
+
 /// Marks a request that the engine makes to itself, for a part of a multi lock.
 pub(super) const IS_PART: RequestId = 1 << 63;
 

@@ -109,6 +109,7 @@ impl WaitQueue {
         other.waiting.has_places = false;
         other.waiting.has_readers = false;
         other.waiting.has_tries = false;
+        other.waiting.in_a_row = 0;
         if !other.waiting.channel.wanted {
             other.waiting.crowd = Crowd::NONE;
         }
@@ -277,6 +278,8 @@ pub(super) struct Waiting {
     pub(super) has_readers: bool,
     /// Whether callers try behind the head, or did.
     pub(super) has_tries: bool,
+    /// How many permits were granted in a row, without a try in vain.
+    pub(super) in_a_row: u16,
 }
 
 impl Waiting {
@@ -306,7 +309,9 @@ impl Waiting {
         }
         self.turn.taken(now, waiter.announced, pause);
         // Permits that one caller got leave others for the next, as far as is known here.
-        if !waiter.form.kind.takes_permits() {
+        if waiter.form.kind.takes_permits() {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+        } else {
             self.note_refusal(now);
         }
     }
@@ -333,6 +338,7 @@ impl Idle for Waiting {
         has_places: false,
         has_readers: false,
         has_tries: false,
+        in_a_row: 0,
     };
 
     fn is_idle(&self) -> bool {

@@ -192,6 +192,11 @@ impl Waiter {
         self.behind && !self.answered && !self.is_asking()
     }
 
+    /// Whether what the server grants the one may be given to the other.
+    pub(super) fn wants_as(&self, other: &Waiter) -> bool {
+        self.form == other.form && self.terms == other.terms
+    }
+
     /// Whether its wait has ended.
     pub(super) fn is_over(&self, now: Moment) -> bool {
         self.deadline.is_some_and(|end| end <= now)

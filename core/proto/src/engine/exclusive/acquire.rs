@@ -1,5 +1,6 @@
 //! First acquisitions, from the request to the call. Each name has a queue, first come, first served. Only
-//! its head talks to Redis, except for readers beside other readers, and for writers that steal the lock.
+//! its head talks to Redis, except for readers beside other readers, callers behind one that got permits, and
+//! writers that steal the lock.
 
 use std::time::Duration;
 
@@ -198,7 +199,9 @@ impl Engine {
         if idle && !head.is_asking() && head.under.is_some_and(ended) {
             return self.put_reader_back(name, id);
         }
-        let reads = head.form.kind.reads() && queue.waiters.len() > 1;
+        let several = queue.waiters.len() > 1;
+        let reads = head.form.kind.reads() && several;
+        let takes_on = queue.in_a_row > 1 && several;
         // A hold of this client may have been deleted by others. So it refuses no try: the server does.
         let tries = head.once() || self.has_tries(queue);
         let blocked = !tries && is_blocked(&self.holds, queue, Wish::of(head), false);
@@ -209,6 +212,9 @@ impl Engine {
             idle && (!blocked || marks()) && self.closing.is_none() && self.cx.links.is_up(name);
         if (!free || self.try_head(name, id, tries)) && reads {
             self.let_readers_in(name);
+        }
+        if takes_on {
+            self.take_more(name);
         }
     }
 
@@ -249,7 +255,8 @@ impl Engine {
         };
         if head.is_asking() {
             // It asked before it was the head, and so did those behind it.
-            queue.attempt = Attempt::InFlight { again: false };
+            let again = head.ahead == Ahead::Asking { again: true };
+            queue.attempt = Attempt::InFlight { again };
             return false;
         }
         if is_token_busy(&self.holds, &self.cleanups, head, queue) {
@@ -301,6 +308,85 @@ impl Engine {
         }
     }
 
+    // ---- permits ----
+
+    /// The server granted permits in a row. So as many of the next callers ask at once, if they want the same.
+    /// The calls that are in vain then are not more than the grants before them.
+    fn take_more(&mut self, name: &Name) {
+        let Some(queue) = self.names.queues.get(name) else {
+            return;
+        };
+        let may = self.closing.is_none() && self.cx.links.is_up(name);
+        let to_others = queue.turn.of_others(self.cx.now).is_some() || queue.crowd.is_known();
+        let Some(head) = self.names.head(name).filter(|_| may && !to_others) else {
+            return;
+        };
+        let most = usize::from(queue.in_a_row).min(tuning::ASKING_AHEAD);
+        let behind = queue.waiters.iter().take(most).skip(1);
+        let behind = behind.map_while(|id| Some((*id, self.names.waiters.get(id)?)));
+        let alike = behind.take_while(|(_, waiter)| waiter.wants_as(head));
+        let idle = |waiter: &Waiter| {
+            !waiter.is_asking() && !waiter.answered && !waiter.once() && waiter.unsettled.is_none()
+        };
+        let next = alike.filter(|(_, waiter)| idle(waiter));
+        let next: Vec<RequestId> = next.map(|(id, _)| id).collect();
+        for id in next {
+            if let Some(waiter) = self.names.waiters.get_mut(&id) {
+                waiter.ahead = Ahead::No;
+            }
+            self.ask_ahead(id);
+        }
+    }
+
+    /// The caller that gets the permits of this one's call: the first that wants the same. It may have been
+    /// refused just before. Its call is this one's now, if it is in flight.
+    pub(super) fn first_alike(&mut self, id: RequestId) -> RequestId {
+        let waiter = self.names.waiters.get(&id);
+        let asked = |waiter: &&Waiter| {
+            waiter.is_asking() && waiter.form.kind.takes_permits() && !waiter.queues()
+        };
+        let Some(waiter) = waiter.filter(asked).filter(|waiter| !waiter.once()) else {
+            return id;
+        };
+        let Some(queue) = self.names.queues.get(&waiter.name) else {
+            return id;
+        };
+        let alike = |other: &Waiter| {
+            // A copy without an answer may have got permits for it.
+            let open = other.unsettled.is_none() && !other.inline && !other.answered;
+            other.wants_as(waiter) && open && !other.once()
+        };
+        let before = queue.waiters.iter().take_while(|other| **other != id);
+        let first = before
+            .copied()
+            .find(|other| self.names.waiters.get(other).is_some_and(alike));
+        let Some(first) = first else {
+            return id;
+        };
+        let of_head = (queue.waiters.front() == Some(&first)).then_some(queue.attempt);
+        let mut calls = self.cx.calls.iter();
+        let call = calls.find_map(|(call, of)| of.is_try_of(first).then_some(*call));
+        drop(calls);
+        if let Some(call) = call.and_then(|call| self.cx.calls.get_mut(&call)) {
+            call.purpose = Purpose::Try(id);
+        }
+        let waiters = &mut self.names.waiters;
+        let Some(mut later) = waiters.remove(&id) else {
+            return id;
+        };
+        if let Some(earlier) = waiters.get_mut(&first) {
+            let again = of_head == Some(Attempt::InFlight { again: true })
+                || earlier.ahead == Ahead::Asking { again: true };
+            later.ahead = call.map_or(Ahead::InVain, |_| Ahead::Asking { again });
+            std::mem::swap(&mut later.owner, &mut earlier.owner);
+            std::mem::swap(&mut later.limit, &mut earlier.limit);
+            std::mem::swap(&mut later.stale, &mut earlier.stale);
+            std::mem::swap(&mut later.in_crowd, &mut earlier.in_crowd);
+        }
+        waiters.insert(id, later);
+        first
+    }
+
     // ---- readers ----
 
     /// This reader stands at the front because it reads under its own write lock. That has ended
@@ -336,7 +422,7 @@ impl Engine {
         let mut reads = None;
         let mut keys: Vec<OwnerKey> = Vec::new();
         let mut asking: Vec<RequestId> = Vec::new();
-        let front = queue.waiters.iter().take(tuning::READERS_AHEAD);
+        let front = queue.waiters.iter().take(tuning::ASKING_AHEAD);
         for (at, id) in front.enumerate() {
             let Some(waiter) = self
                 .names
@@ -379,7 +465,7 @@ impl Engine {
             return false;
         };
         let waiters = &self.names.waiters;
-        let front = queue.waiters.iter().take(tuning::READERS_AHEAD).enumerate();
+        let front = queue.waiters.iter().take(tuning::ASKING_AHEAD).enumerate();
         let mut keys: Vec<OwnerKey> = Vec::new();
         let mut first = None;
         for (at, id) in front {
@@ -421,7 +507,7 @@ impl Engine {
         let Some(queue) = self.names.queues.get(name) else {
             return;
         };
-        for id in queue.waiters.iter().take(tuning::READERS_AHEAD) {
+        for id in queue.waiters.iter().take(tuning::ASKING_AHEAD) {
             let waiter = self.names.waiters.get_mut(id);
             if let Some(waiter) = waiter.filter(|waiter| waiter.ahead == Ahead::InVain) {
                 waiter.ahead = Ahead::No;

@@ -67,9 +67,18 @@ impl Engine {
         if let (CallOutcome::Answered(Reply::Acquired { ttl, token }), false) =
             (&outcome, waiter.answered)
         {
+            let id = self.first_alike(id);
             return self.won(id, sent, (*ttl, *token));
         }
         let (name, answered) = (waiter.name.clone(), waiter.answered);
+        if let Some(queue) = self
+            .names
+            .queues
+            .get_mut(&name)
+            .filter(|one| one.in_a_row > 0)
+        {
+            queue.in_a_row = 0;
+        }
         if waiter.queues() {
             return self.place_tried(id, sent, outcome, was_stale);
         }
@@ -348,7 +357,7 @@ impl Engine {
         }
         // A message that came during its call may have been for the next one: permits that one caller
         // gets leave others.
-        if was_head && again && form.kind.takes_permits() {
+        if was_head && again && form.kind.takes_permits() && form.kind.facts().queues {
             self.wake_head(&name);
         }
     }
@@ -611,7 +620,17 @@ impl Engine {
         let of_head = head.and_then(|id| self.names.waiters.get(&id));
         match queue.attempt {
             Attempt::Idle => {}
-            Attempt::InFlight { .. } => queue.attempt = Attempt::InFlight { again: true },
+            Attempt::InFlight { .. } => {
+                queue.attempt = Attempt::InFlight { again: true };
+                // Those that ask behind it may be the head before they have their answers.
+                let permits = of_head.is_some_and(|waiter| waiter.form.kind.takes_permits());
+                let asking = queue.waiters.iter().skip(1).take(tuning::ASKING_AHEAD);
+                for id in asking.filter(|_| permits) {
+                    if let Some(waiter) = self.names.waiters.get_mut(id) {
+                        waiter.ask_again();
+                    }
+                }
+            }
             Attempt::Parked => {
                 // A copy without an answer may still be alive. The next one must not overtake it.
                 let alive = of_head.and_then(|waiter| waiter.unsettled);

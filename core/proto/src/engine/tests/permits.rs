@@ -666,3 +666,248 @@ fn the_number_of_permits_is_read_and_set() {
     }
     rig.nothing_left();
 }
+
+// ---- many callers and many free permits ----
+
+const FAIR_SEMAPHORE: Terms = Terms {
+    kind: Kind::FairSemaphore,
+    ..SEMAPHORE
+};
+const READER: Terms = Terms {
+    kind: Kind::Read,
+    ..WATCHED
+};
+
+/// A server with so many free permits. It answers all calls in flight at once, one round trip after the other.
+struct Permitting {
+    free: u16,
+    /// How many calls each round trip had.
+    calls: Vec<usize>,
+}
+
+impl Permitting {
+    fn new(free: u16) -> Permitting {
+        let calls = Vec::new();
+        Permitting { free, calls }
+    }
+
+    fn answer(&mut self, rig: &mut Rig, sent: &Sent) {
+        let Op::Acquire(op) = &sent.op else {
+            panic!("not an acquire: {sent:?}");
+        };
+        match self.free.checked_sub(op.form.permits) {
+            Some(free) => {
+                self.free = free;
+                rig.grant(sent);
+            }
+            None => rig.busy(sent, secs(9)),
+        }
+    }
+
+    fn round_trip(&mut self, rig: &mut Rig, sent: &[Sent]) {
+        self.calls.push(sent.len());
+        rig.pass(ms(5));
+        for sent in sent {
+            self.answer(rig, sent);
+        }
+    }
+
+    /// Until nothing is in flight.
+    fn serve(&mut self, rig: &mut Rig) {
+        loop {
+            let sent = rig.all_sent();
+            if sent.is_empty() {
+                return;
+            }
+            self.round_trip(rig, &sent);
+        }
+    }
+}
+
+impl Rig {
+    fn crowd_in(&mut self, many: usize, terms: Terms) -> Vec<RequestId> {
+        let want = |_| self.acquire_with("n", OwnerKey::Once, None, terms);
+        (0..many).map(want).collect()
+    }
+
+    fn served(&self, ids: &[RequestId]) -> usize {
+        ids.iter().filter(|id| !self.pending(**id)).count()
+    }
+}
+
+#[test]
+fn fifty_callers_get_fifty_free_permits_in_a_few_round_trips() {
+    for (terms, most) in [
+        (SEMAPHORE, 7),
+        (wanting(2), 7),
+        (FAIR_SEMAPHORE, 2),
+        (READER, 2),
+    ] {
+        let mut rig = Rig::new();
+        let mut server = Permitting::new(50 * terms.permits);
+        let ids = rig.crowd_in(50, terms);
+        server.serve(&mut rig);
+        assert_eq!(rig.served(&ids), 50, "{:?}", server.calls);
+        let kind = terms.kind;
+        assert!(server.calls.len() <= most, "{kind:?}: {:?}", server.calls);
+        assert_eq!(server.calls.iter().sum::<usize>(), 50, "{kind:?}");
+    }
+}
+
+#[test]
+fn callers_whose_round_trip_was_in_vain_ask_one_by_one_again() {
+    let mut rig = Rig::new();
+    let mut server = Permitting::new(10);
+    let ids = rig.crowd_in(100, SEMAPHORE);
+    server.serve(&mut rig);
+    assert_eq!(rig.served(&ids), 10);
+    assert_eq!(rig.served(&ids[..10]), 10);
+    let calls: usize = server.calls.iter().sum();
+    assert!(
+        calls <= 20,
+        "no more in vain than granted: {:?}",
+        server.calls
+    );
+    rig.input(Input::Subscribed("n".into()));
+    server.serve(&mut rig);
+    // Now and then one permit is given back by others.
+    for served in 11..20 {
+        let before: usize = server.calls.iter().sum();
+        server.free += 1;
+        rig.input(Input::Message("n".into()));
+        server.serve(&mut rig);
+        assert_eq!(rig.served(&ids[..served]), served);
+        let after: usize = server.calls.iter().sum();
+        assert_eq!(after - before, 2, "one for the permit, one in vain");
+    }
+    assert_eq!(rig.served(&ids), 19);
+}
+
+#[test]
+fn a_wish_for_another_number_of_permits_is_not_passed() {
+    let mut rig = Rig::new();
+    let mut server = Permitting::new(12);
+    let few = rig.crowd_in(8, SEMAPHORE);
+    let many = rig.want(5);
+    let last = rig.crowd_in(8, SEMAPHORE);
+    server.serve(&mut rig);
+    assert_eq!(rig.served(&few), 8);
+    assert!(rig.pending(many));
+    assert_eq!(rig.served(&last), 0);
+    assert_eq!(server.free, 4);
+}
+
+/// Eight callers. The first three have got permits, and the next three ask at once.
+fn three_at_once(rig: &mut Rig) -> (Vec<RequestId>, Vec<Sent>) {
+    let ids = rig.crowd_in(8, SEMAPHORE);
+    for _ in 0..2 {
+        let sent = rig.sent();
+        rig.grant(&sent);
+    }
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), 2);
+    rig.grant(&sent[0]);
+    let mut at_once = rig.all_sent();
+    at_once.insert(0, sent[1].clone());
+    assert_eq!(at_once.len(), 3);
+    assert_eq!(rig.served(&ids), 3);
+    (ids[3..].to_vec(), at_once)
+}
+
+#[test]
+fn permits_go_to_the_first_caller_whichever_answer_brings_them() {
+    for granted in 0..3 {
+        let mut rig = Rig::new();
+        let (ids, calls) = three_at_once(&mut rig);
+        rig.input(Input::Subscribed("n".into()));
+        for (at, call) in calls.iter().enumerate() {
+            match at == granted {
+                true => rig.grant(call),
+                false => rig.busy(call, secs(9)),
+            }
+        }
+        let first = rig.granted(ids[0]);
+        let owner = asked(&calls[granted]).0;
+        assert_eq!((first.owner(), rig.served(&ids[1..])), (owner, 0));
+        Permitting::new(4).serve(&mut rig);
+        rig.input(Input::Subscribed("n".into()));
+        rig.input(Input::Message("n".into()));
+        let mut server = Permitting::new(4);
+        server.serve(&mut rig);
+        assert_eq!(rig.served(&ids[1..]), 4, "{granted} {:?}", rig.engine);
+    }
+}
+
+#[test]
+fn permits_of_a_later_call_go_to_a_caller_whose_call_is_in_flight() {
+    let mut rig = Rig::new();
+    let (ids, calls) = three_at_once(&mut rig);
+    rig.grant(&calls[2]);
+    rig.grant(&calls[1]);
+    let grants = [rig.granted(ids[0]), rig.granted(ids[1])];
+    assert_eq!(grants[0].owner(), asked(&calls[2]).0);
+    assert_eq!(grants[1].owner(), asked(&calls[1]).0);
+    assert!(rig.pending(ids[2]));
+    rig.grant(&calls[0]);
+    assert_eq!(rig.granted(ids[2]).owner(), asked(&calls[0]).0);
+}
+
+#[test]
+fn a_caller_that_gives_up_beside_others_gives_its_permit_back() {
+    for given_up in 0..3 {
+        let mut rig = Rig::new();
+        let (ids, calls) = three_at_once(&mut rig);
+        rig.cancel(ids[given_up]);
+        assert_eq!(rig.failed(ids[given_up]), ErrorKind::Cancelled);
+        for call in &calls {
+            rig.grant(call);
+        }
+        let sent = rig.all_sent();
+        let back = sent.iter().filter(|sent| matches!(sent.op, Op::Release(_)));
+        assert_eq!(back.map(given_back).collect::<Vec<_>>().len(), 1);
+        assert_eq!(rig.served(&ids[..3]), 2);
+    }
+}
+
+#[test]
+fn a_message_between_the_answers_makes_the_next_caller_ask_again() {
+    let mut rig = Rig::new();
+    // It waited before, so the channel is subscribed.
+    let waited = rig.parked(1);
+    let ids = rig.crowd_in(8, SEMAPHORE);
+    rig.input(Input::Message("n".into()));
+    for _ in 0..2 {
+        let sent = rig.sent();
+        rig.grant(&sent);
+    }
+    assert!(!rig.pending(waited));
+    let calls = rig.all_sent();
+    let ids = ids[1..].to_vec();
+    assert_eq!(calls.len(), 2);
+    rig.input(Input::Message("n".into()));
+    rig.grant(&calls[0]);
+    rig.all_sent();
+    // Its call may have run before the release of which the message tells.
+    rig.busy(&calls[1], secs(9));
+    let again = rig.sent();
+    rig.grant(&again);
+    assert_eq!(rig.served(&ids[..2]), 2);
+}
+
+#[test]
+fn calls_beside_each_other_without_an_answer_are_settled_each() {
+    let mut rig = Rig::new();
+    let (ids, calls) = three_at_once(&mut rig);
+    let owners: Vec<OwnerId> = calls.iter().map(|call| asked(call).0).collect();
+    for call in &calls {
+        rig.outcome(call, CallOutcome::Unanswered);
+    }
+    let sent = rig.all_sent();
+    let mut left: Vec<OwnerId> = sent.iter().map(|sent| given_back(sent).0).collect();
+    left.sort_unstable();
+    assert_eq!(left, owners[1..]);
+    rig.pass(COPY);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, owners[0], "the head sends its copy again");
+    assert_eq!(rig.served(&ids), 0);
+}

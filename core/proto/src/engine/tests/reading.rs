@@ -151,12 +151,12 @@ fn a_reader_does_not_ask_ahead_of_a_writer_in_the_middle() {
 fn more_readers_than_may_ask_at_once_ask_when_those_are_in() {
     let mut rig = Rig::new();
     let held = rig.reader();
-    let ids: Vec<RequestId> = (0..2 * tuning::READERS_AHEAD).map(|_| rig.read()).collect();
+    let ids: Vec<RequestId> = (0..2 * tuning::ASKING_AHEAD).map(|_| rig.read()).collect();
     let sent = rig.all_sent();
-    assert_eq!(sent.len(), tuning::READERS_AHEAD);
+    assert_eq!(sent.len(), tuning::ASKING_AHEAD);
     sent.iter().for_each(|sent| rig.grant(sent));
     let sent = rig.all_sent();
-    assert_eq!(sent.len(), tuning::READERS_AHEAD);
+    assert_eq!(sent.len(), tuning::ASKING_AHEAD);
     sent.iter().for_each(|sent| rig.grant(sent));
     ids.into_iter().for_each(|id| drop(rig.granted(id)));
     rig.free(&held);
