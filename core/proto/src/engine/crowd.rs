@@ -11,9 +11,10 @@
 //! has a place in hand, who wakes the next. A waiter that leaves gives its place up. At a lock it wakes the next
 //! only if it was the first: that one may listen to the lock's channel alone, and would seem to be gone.
 //!
-//! Permits have several holders, who may all be programs that know no places. So the first place always
-//! listens to the semaphore's channel, and whoever takes a permit tells the next place that it is the first
-//! now (`tell`). Their releases know nothing of a crowd.
+//! Permits have several holders, who may all be programs that know no places. So the first places, one more
+//! than permits are free, always listen to the semaphore's channel. Whoever takes a permit tells the next
+//! ones that they are among the first now (`tell`), and each may take what is not left to those before it.
+//! Their releases know nothing of a crowd.
 
 use crate::wire::{OwnerId, Place, Topic};
 

@@ -96,7 +96,7 @@ impl Part {
                  +exists +mget"
             }
             Part::Fencing | Part::Adaptive => "",
-            Part::Crowd => "+zadd +zrem +zrange +zrank",
+            Part::Crowd => "+zadd +zrem +zrange +zrank +zcount",
             Part::Fair => {
                 "+lindex +lpos +lrange +lpush +rpush +lpop +lrem +lset +zscore +zadd +zrem"
             }

@@ -398,15 +398,30 @@ fn a_trade_in_a_crowd_leaves_what_is_free_to_the_first_place() {
     // A copy cannot tell of its place.
     assert_eq!(live.run(&in_crowd(3, 2, false)), parked(0, Some(1)));
     assert_eq!(live.run(&in_crowd(4, 3, false)), parked(0, Some(1)));
-    live.run(&op(5, trade(1, &[])));
-    assert_eq!(live.run(&in_crowd(6, 3, false)), parked(1, Some(1)));
+    assert_eq!(live.run(&in_crowd(5, 4, false)), parked(0, Some(2)));
+    live.run(&op(6, trade(1, &[])));
+    assert_eq!(live.run(&in_crowd(7, 4, false)), parked(1, Some(2)));
+    // One more than permits are free has been told.
+    assert_eq!(live.run(&in_crowd(8, 3, false)), parked(1, Some(0)));
     // Nobody listens at the next place, so it is gone.
-    assert_eq!(live.run(&in_crowd(7, 2, false)), taken(0));
+    assert_eq!(live.run(&in_crowd(9, 2, false)), taken(0));
+    assert_eq!(places(&mut live).len(), 2);
+    live.run(&op(10, trade(1, &[])));
+    assert_eq!(live.run(&in_crowd(11, 3, false)), taken(0));
     assert_eq!(places(&mut live).len(), 0);
-    // Its first place was to hear of a permit, and did not come.
-    assert_eq!(live.run(&in_crowd(8, 4, false)), parked(0, Some(0)));
-    live.run(&op(9, trade(1, &[])));
-    assert_eq!(live.run(&in_crowd(10, 5, true)), taken(0));
+    // Its first place was to hear of a permit, and did not come in time.
+    assert_eq!(live.run(&in_crowd(12, 4, false)), parked(0, Some(0)));
+    live.run(&op(13, trade(1, &[])));
+    let first = places(&mut live);
+    assert_eq!(live.run(&in_crowd(14, 5, true)), taken(0));
+    assert_eq!(places(&mut live), first);
+    live.run(&op(15, trade(1, &[])));
+    let late = -3_000_000_000_000_000_i64;
+    live.cmd::<()>(
+        &format!("ZADD {{seats}}:redlatch:crowd XX {late} {}", first[0]),
+        &[],
+    );
+    assert_eq!(live.run(&in_crowd(16, 5, true)), taken(0));
     assert_eq!(places(&mut live).len(), 0);
 }
 

@@ -1183,12 +1183,76 @@ fn a_permit_is_left_to_the_first_place_and_its_taker_tells_the_next_one() {
     assert_eq!(messages.get_message().unwrap().get_channel_name(), of(3));
     // A copy of the call says the same, and tells nobody.
     assert!(is_taken(live.run(&acquire_in_crowd(2, false))));
-    // One that was woken by its own timer does not leave it to the first, which loses its place.
+    // One that was woken by its own timer does not leave it to the first, which loses its place if it was told long ago.
     assert_eq!(live.run(&release(2)), Reply::Released(0));
+    let places =
+        |live: &mut Live| -> Vec<String> { live.cmd("ZRANGE {orders}:redlatch:crowd 0 -1", &[]) };
+    assert!(is_taken(live.run(&acquire_in_crowd(6, true))));
+    assert_eq!(places(&mut live), [3, 4, 5].map(|own| format!("{U}:{own}")));
+    assert_eq!(live.run(&release(6)), Reply::Released(0));
+    let late = format!("ZADD {{orders}}:redlatch:crowd XX -3000000000000000 {U}:3");
+    live.cmd::<()>(&late, &[]);
     assert!(is_taken(live.run(&acquire_in_crowd(6, true))));
     assert_eq!(messages.get_message().unwrap().get_channel_name(), of(5));
-    let places: Vec<String> = live.cmd("ZRANGE {orders}:redlatch:crowd 0 -1", &[]);
-    assert_eq!(places, [format!("{U}:5")]);
+    assert_eq!(places(&mut live), [format!("{U}:5")]);
+}
+
+#[test]
+fn as_many_places_are_told_as_permits_are_free_and_one_more() {
+    let mut live = Live::new();
+    let acquire = |owner| {
+        let mut op = acquire_in_crowd(owner, false);
+        if let Op::Acquire(Acquire { payload, .. }) = &mut op {
+            *payload = Payload::Permits(3, None);
+            payload.stand_at(Some(Place {
+                owner,
+                first: false,
+            }));
+        }
+        op
+    };
+    let release = |owner| Op::Release(Release::of("orders".into(), owner, semaphore(1)));
+    let is_taken = |reply: &Reply| matches!(reply, Reply::Acquired { .. });
+    for owner in 1..=3 {
+        assert!(is_taken(&live.run(&acquire(owner))));
+    }
+    let mut messages = live.connect();
+    let mut messages = messages.as_pubsub();
+    let limit = Some(Duration::from_secs(20));
+    messages.set_read_timeout(limit).unwrap();
+    let of = |owner| channel_for(U, Topic::Place(owner), "orders");
+    for owner in 5..=8 {
+        messages.subscribe(of(owner)).unwrap();
+    }
+    for owner in 4..=8 {
+        let ahead = u32::try_from(owner - 4).unwrap();
+        let reply = live.run(&acquire(owner));
+        assert!(
+            matches!(reply, Reply::Parked { ahead: at, .. } if at == ahead),
+            "{reply:?}"
+        );
+    }
+    for owner in 1..=3 {
+        assert_eq!(live.run(&release(owner)), Reply::Released(0));
+    }
+    // Two permits are left.
+    assert!(is_taken(&live.run(&acquire(4))));
+    for owner in 5..=7 {
+        let told = messages.get_message().unwrap();
+        assert_eq!(told.get_channel_name(), of(owner));
+    }
+    // The first two get them, in any order.
+    assert!(!is_taken(&live.run(&acquire(7))));
+    assert!(is_taken(&live.run(&acquire(6))));
+    assert!(is_taken(&live.run(&acquire(5))));
+    // A waiter that has been told and leaves tells the next one.
+    let place = 7;
+    let leaves = Op::Release(Release {
+        place: Some(place),
+        ..Release::of("orders".into(), 99, Form::default())
+    });
+    assert!(matches!(live.run(&leaves), Reply::Gone(_)));
+    assert_eq!(messages.get_message().unwrap().get_channel_name(), of(8));
 }
 
 #[test]

@@ -137,7 +137,7 @@ macro_rules! script {
 pub(crate) use {lua, script};
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 21] = [
+const SHARED: [(&str, &str); 26] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -153,8 +153,13 @@ const SHARED: [(&str, &str); 21] = [
     ("counter_mark", lua!("counter_mark")),
     ("counter_marked", lua!("counter_marked")),
     ("crowd_args", lua!("crowd_args")),
+    ("crowd_first", lua!("crowd_first")),
+    ("crowd_left", lua!("crowd_left")),
     ("crowd_next", lua!("crowd_next")),
+    ("crowd_over", lua!("crowd_over")),
     ("crowd_place", lua!("crowd_place")),
+    ("crowd_tell", lua!("crowd_tell")),
+    ("crowd_told", lua!("crowd_told")),
     ("fair_place", lua!("fair_place")),
     ("fair_heads", lua!("fair_heads")),
     ("fair_leave", lua!("fair_leave")),

@@ -7,7 +7,7 @@
 //! - no client's callers hold more permits than the server has noted as taken by it;
 //! - every call gets one answer, in its time, and what the answer says was done once;
 //! - waiters of one client get permits in the order in which they asked;
-//! - a client that is in the crowd and not the first there leaves what is free to the first;
+//! - a client that is in the crowd leaves what is free to those before it;
 //! - permits pass on within a client only while it was not told of a number below 0, and no later
 //!   than a recheck after the number has got there;
 //! - a client that has closed has answered everybody, in its time, and has left nothing behind at a
@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::simulation::permits::Crowd;
 use super::*;
 use crate::support::random::{Random, number};
 use crate::wire::{Change, Place, Release};
@@ -70,7 +71,7 @@ struct Store {
     markers: BTreeMap<(usize, OwnerId, Name), (u64, Reply)>,
     published: Vec<Name>,
     /// The places in the crowd that waits for permits, and those that were told that they are the first.
-    crowd: Vec<(usize, OwnerId)>,
+    crowd: Crowd<(usize, OwnerId)>,
     told: Vec<(usize, OwnerId)>,
     /// How often a client has left what is free to the first one.
     left: u64,
@@ -102,8 +103,9 @@ impl Store {
             Op::Release(Release {
                 place: Some(place), ..
             }) => {
-                self.crowd.retain(|other| *other != (client, *place));
-                self.tell((client, *place));
+                if self.crowd.leave((client, *place)) {
+                    self.tell(0);
+                }
                 return Reply::Gone(LostReason::Stolen);
             }
             Op::Change {
@@ -127,24 +129,20 @@ impl Store {
             Change::Trade { given, wanted } => {
                 let given = i64::from(*given);
                 left += given;
-                let first = self.crowd.first().copied();
-                let own = |place: Place| (client, place.owner);
-                let behind = place.is_some_and(|place| {
-                    !place.first && first.is_some_and(|first| first != own(place))
-                });
-                let enough = trade(left - given, (given, wanted), false).1;
-                (left, done) = trade(left - given, (given, wanted), behind);
+                let (free, now) = (left, self.now.0);
+                let due = place.is_some_and(|place| place.first);
+                let own = place.map(|place: Place| (client, place.owner));
+                let others = own.filter(|_| !due).map_or(0, |own| self.crowd.left(own));
+                let enough = trade(before, (given, wanted), 0).1;
+                (left, done) = trade(before, (given, wanted), others);
                 self.left += u64::from(enough > done);
-                if let Some(place) = place.map(own) {
+                if let Some(own) = own {
                     if done > 0 {
-                        let over = |other| other == place || !behind && Some(other) == first;
-                        self.crowd.retain(|other| !over(*other));
-                    }
-                    if done > 0 && !behind {
-                        self.tell(place);
+                        self.crowd.served(own, due, free, now);
+                        self.tell(left);
                     }
                     if done < i64::try_from(wanted.len()).unwrap() {
-                        ahead = Some(self.park(place));
+                        ahead = Some(self.crowd.stand(own, left, now));
                     }
                 }
                 self.taken[client] += before - left;
@@ -178,24 +176,16 @@ impl Store {
         changed(done, left, ahead)
     }
 
-    /// Gives a client its place in the crowd. Returns how many are before it.
-    fn park(&mut self, place: (usize, OwnerId)) -> u32 {
-        if !self.crowd.contains(&place) {
-            self.crowd.push(place);
-        }
-        let at = self.crowd.iter().position(|other| *other == place);
-        u32::try_from(at.unwrap()).unwrap()
-    }
-
-    /// Tells the first place that somebody listens for that it is the first, unless it is the own one.
-    fn tell(&mut self, own: (usize, OwnerId)) {
-        while let Some(first) = self.crowd.first().filter(|first| **first != own) {
-            let topic = Topic::Place(first.1);
-            if self.listens.contains(&(first.0, "s".into(), topic)) {
-                return self.told.push(*first);
-            }
-            self.crowd.remove(0);
-        }
+    /// Tells the next places, where so many permits are free.
+    fn tell(&mut self, free: i64) {
+        let told = &mut self.told;
+        let hears = |(client, place)| {
+            let hears = (client, "s".into(), Topic::Place(place));
+            let hears = self.listens.contains(&hears);
+            told.extend(hears.then_some((client, place)));
+            hears
+        };
+        self.crowd.tell(free, self.now.0, hears);
     }
 
     /// Adds permits, or takes some away, as another program does.
@@ -783,7 +773,10 @@ impl World {
     /// a client that has ended.
     fn take_all(&mut self, client: usize, permits: i64, waiters: usize) {
         let closing = self.closing;
-        self.store.crowd.retain(|place| !closing[place.0]);
+        let places = self.store.crowd.places.clone().into_iter();
+        for place in places.filter(|place| closing[place.0]) {
+            self.store.crowd.leave(place);
+        }
         self.set_free(permits);
         for _ in 0..permits {
             self.ask(client, Call::Take(1), None);
@@ -818,10 +811,10 @@ impl World {
     }
 }
 
-/// The permits after a trade, and how many callers it serves. `behind`: what is free is left to others.
-pub(super) fn trade(before: i64, (given, wanted): (i64, &[u32]), behind: bool) -> (i64, i64) {
+/// The permits after a trade, and how many callers it serves. It leaves so many to others, or all that it does not give.
+pub(super) fn trade(before: i64, (given, wanted): (i64, &[u32]), others: i64) -> (i64, i64) {
     let (mut left, mut done) = (before + given, 0);
-    let kept = if behind { left - given.min(left) } else { 0 };
+    let kept = others.min(left - given.min(left));
     for each in wanted {
         if i64::from(*each) > left - kept {
             break;
@@ -876,7 +869,7 @@ fn served(world: &mut World) {
     // Nobody tells of the first one in a crowd that has ended and left its place there.
     let closing = world.closing;
     let is_dead = |place: &(usize, OwnerId)| closing[place.0];
-    let looks = world.store.crowd.iter().any(is_dead);
+    let looks = world.store.crowd.places.iter().any(is_dead);
     if !looks {
         for rig in &mut world.rigs {
             rig.engine.cx.config.recheck = secs(3600);

@@ -11,8 +11,9 @@ local given, taken, served = tonumber(ARGV[5]), 0, 0
 local free = tonumber(count or 0) + given
 local most = free
 --# permits-crowd
--- The first one has heard of what is free.
-if behind then most = math.min(given, free) end
+-- Those that have been told hear of what is free.
+--@ crowd_left
+most = math.max(math.min(given, free), free - left)
 --# all
 for i = 6, #ARGV do
   local wanted = tonumber(ARGV[i])
@@ -36,13 +37,13 @@ for i = 1, math.min(given, free, MESSAGES) do
   end
 end
 --# permits-crowd
-if served > 0 then redis.pcall('ZREM', crowd, place, not behind and first or place) end
-if served > 0 and not behind then
-  -- The next one hears that it is the first, so that it listens to the releases.
---@ crowd_next
+if served > 0 then
+--@ crowd_over
+--@ crowd_tell
 end
 if served < #ARGV - 5 and not refused then
 --@ crowd_place
+--@ crowd_told
   return {now, PARKED, served, free, type(ahead) == 'number' and ahead or -1}
 end
 --# all

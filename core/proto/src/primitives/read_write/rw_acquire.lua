@@ -16,6 +16,7 @@
 --        in a crowd: now PARKED ttl ahead (as in acquire)
 --# write-crowd
 --@ crowd_args
+--@ crowd_first
 --# all
 local lock, owner, lease, count = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4] or 1)
 --@ clock

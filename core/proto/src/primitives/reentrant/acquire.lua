@@ -11,6 +11,7 @@
 -- In a crowd a set has the places of those that wait, by the time at which they came.
 -- reply also  now PARKED ttl ahead: it has its place, so many are before it
 --@ crowd_args
+--@ crowd_first
 --# all
 local lock, owner, lease, latest, count, fencing = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '1', ARGV[5]
 --# hash

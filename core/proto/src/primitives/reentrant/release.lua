@@ -16,14 +16,18 @@ local lock, owner = KEYS[1], ARGV[1]
 -- Removing the last field deletes the key.
 local freed = redis.pcall('HDEL', lock, owner)
 --# hash-crowd
-local ahead = freed == 0 and redis.pcall('ZRANK', crowd, place)
+local ahead, many = redis.pcall('ZRANK', crowd, place), redis.pcall('ZCOUNT', crowd, '-inf', '(0')
 redis.pcall('ZREM', crowd, place)
 --# hash
 if freed ~= 1 then
 --# hash-crowd
 -- A waiter that leaves from behind others wakes nobody. The first one may hear the channel of the lock alone, and
--- would lose its place. Permits are no hash: nobody else ends a place there whose client is gone.
-  if type(ahead) ~= 'number' or ahead == 0 then
+-- would lose its place. Permits have no owner: one that had been told tells the next one, if no other has been.
+  if type(ahead) == 'number' and type(many) == 'number' and ahead < many then
+--@ clock
+    local free, told = 0, time[1] * 1000000 + time[2] - 4e15
+--@ crowd_tell
+  elseif type(ahead) ~= 'number' or ahead == 0 then
 --@ crowd_next
   end
 --# hash

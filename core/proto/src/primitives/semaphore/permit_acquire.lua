@@ -61,8 +61,9 @@ end
 free = tonumber(free or 0)
 local took = free >= #ids
 --# permits-crowd
--- The first one has heard of what is free. It may be that of a client that has ended.
-took = took and not behind
+-- Those that have been told hear of what is free. They may be those of clients that have ended.
+--@ crowd_left
+took = free >= #ids + left
 --# queued_permits
 -- A wish for more than there are holds nobody up: it gets a place when there are enough.
 local vain = free and free + redis.call('ZCARD', taken) < #ids
@@ -99,9 +100,8 @@ if took then
   local ttl = redis.pcall('PTTL', key)
   if type(ttl) == 'number' and ttl > 0 then redis.pcall('PEXPIRE', taken, ttl) end
 --# permits-crowd
-  -- The next one hears that it is the first, so that it listens to the releases.
-  redis.pcall('ZREM', crowd, place, first or place)
---@ crowd_next
+--@ crowd_over
+--@ crowd_tell
 --# all
 end
 --# permits
@@ -128,8 +128,9 @@ local ends = tonumber(first[2] or nil)
 -- Redisson keeps a permit without a lease until a time like this.
 local ttl = ends and ends <= 900000000000000 and math.max(0, ends - now) or -1
 --# permits-crowd
-if behind and free >= #ids then ttl = LEFTCROWD end
+if left > 0 and free >= #ids then ttl = LEFTCROWD end
 --@ crowd_place
+--@ crowd_told
 if type(ahead) == 'number' then return {now, PARKED, ttl, ahead} end
 --# queued_permits
 if parked then return {now, PARKED, ttl, at} end

@@ -13,6 +13,110 @@ fn whole(lease: Duration) -> (u64, Duration) {
     (ms, Duration::from_millis(ms))
 }
 
+/// The places of a crowd, as the server has them: those that have been told that they are the first come first.
+#[derive(Debug, Clone)]
+pub struct Crowd<Who> {
+    pub places: Vec<Who>,
+    /// When each of those was told, in us.
+    told: Vec<u64>,
+}
+
+impl<Who> Default for Crowd<Who> {
+    fn default() -> Self {
+        let (places, told) = (vec![], vec![]);
+        Crowd { places, told }
+    }
+}
+
+impl<Who: Copy + PartialEq> Crowd<Who> {
+    fn at(&self, who: Who) -> Option<usize> {
+        self.places.iter().position(|other| *other == who)
+    }
+
+    /// So many permits are left to those before this one.
+    pub fn left(&self, who: Who) -> i64 {
+        i64::try_from(self.at(who).unwrap_or(self.places.len())).unwrap()
+    }
+
+    /// Gives somebody its place. Returns how many are before it.
+    pub fn park(&mut self, who: Who) -> u32 {
+        if self.at(who).is_none() {
+            self.places.push(who);
+        }
+        u32::try_from(self.at(who).unwrap()).unwrap()
+    }
+
+    /// Gives somebody its place among those that wait for permits, of which so many are free.
+    pub fn stand(&mut self, who: Who, free: i64, now: u64) -> u32 {
+        let ahead = self.park(who);
+        let was = (ahead as usize) < self.told.len();
+        let is_first = !was && i64::from(ahead) <= free.max(0);
+        if is_first {
+            self.tells(who, now);
+        }
+        if was || is_first { 0 } else { ahead }
+    }
+
+    fn tells(&mut self, who: Who, now: u64) {
+        self.leave(who);
+        self.places.insert(self.told.len(), who);
+        self.told.push(now);
+    }
+
+    /// Gives a place up. Returns whether it had been told.
+    pub fn leave(&mut self, who: Who) -> bool {
+        let at = self.at(who);
+        let is_told = at.is_some_and(|at| at < self.told.len());
+        if let Some(at) = at {
+            self.places.remove(at);
+        }
+        if let Some(at) = at.filter(|_| is_told) {
+            self.told.remove(at);
+        }
+        is_told
+    }
+
+    /// This one has permits, of which so many were free. `due`: it left none to others.
+    pub fn served(&mut self, who: Who, due: bool, free: i64, now: u64) {
+        self.leave(who);
+        let late = now.saturating_sub(u64::try_from(CROWD_LEFT.as_micros()).unwrap());
+        let late = self.told.iter().filter(|told| **told <= late).count();
+        let gone = if due {
+            late.min(usize::try_from(free).unwrap())
+        } else {
+            0
+        };
+        self.places.drain(..gone);
+        self.told.drain(..gone);
+    }
+
+    /// Tells the next ones, as long as no more have been told than permits are free.
+    pub fn tell(&mut self, free: i64, now: u64, mut hears: impl FnMut(Who) -> bool) {
+        while self.told.len() as i64 <= free
+            && let Some(next) = self.places.get(self.told.len()).copied()
+        {
+            if hears(next) {
+                self.tells(next, now);
+            } else {
+                self.leave(next);
+            }
+        }
+    }
+
+    /// Wakes the first place, unless it is this one, or has been told.
+    pub fn wake(&mut self, own: Who, mut hears: impl FnMut(Who) -> bool) -> bool {
+        while self.told.is_empty()
+            && let Some(first) = self.places.first().copied().filter(|first| *first != own)
+        {
+            if hears(first) {
+                return true;
+            }
+            self.leave(first);
+        }
+        false
+    }
+}
+
 /// How many permits each semaphore of a simulation has.
 pub const LIMIT: u32 = 3;
 /// How long the server keeps a permit beyond its lease.
@@ -103,19 +207,20 @@ impl Semaphore {
             .map_or(LostReason::Deleted, |_| LostReason::Stolen)
     }
 
-    /// Takes permits for an owner, unless they are left to others. Returns the reply, and whether others are told of
-    /// free permits.
+    /// Takes permits for an owner, except for those that are left to others. Returns the reply, and whether others are told
+    /// of free permits.
     pub fn acquire(
         &mut self,
         me: (Uuid, OwnerId),
         many: i64,
-        (limit, left): (u32, bool),
+        (limit, left): (u32, i64),
         lease: Duration,
         now_ms: u64,
     ) -> (Reply, bool) {
         let (back, _) = self.refill(limit);
         let enough = self.free.is_some_and(|free| free >= many);
-        let reply = match (enough, left) {
+        let is_left = self.free.is_some_and(|free| free < many + left);
+        let reply = match (enough, is_left) {
             (true, false) => self.take_for(me, many, lease, now_ms),
             (true, true) => Reply::Busy {
                 ttl: Some(CROWD_LEFT),

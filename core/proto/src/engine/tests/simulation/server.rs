@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::permits::{MARGIN_MS, Semaphore};
+use super::permits::{Crowd, MARGIN_MS, Semaphore};
 use super::places::Place;
 use super::shared::Shared;
 use crate::error::LostReason;
@@ -185,7 +185,7 @@ pub struct Server {
     /// The queues of the fair locks and semaphores.
     pub queues: BTreeMap<Name, Vec<Place>>,
     /// The places of the crowds.
-    pub crowds: BTreeMap<Name, Vec<(Uuid, OwnerId)>>,
+    pub crowds: BTreeMap<Name, Crowd<(Uuid, OwnerId)>>,
     /// The channels and their subscribers.
     pub subscribers: BTreeSet<(Name, Uuid)>,
     trackers: BTreeSet<(Name, Origin)>,
@@ -798,13 +798,14 @@ impl Server {
                     let own = (origin.uuid, *place);
                     let is_hash = form.kind.layout() == Layout::Hash;
                     let keeps = is_hash && matches!(reply, Reply::Gone(_));
-                    let keeps = keeps && !self.semaphores.contains_key(name);
-                    match self.crowds.get_mut(name).filter(|_| keeps) {
-                        // It leaves from behind others, and wakes nobody.
-                        Some(crowd) if crowd.iter().skip(1).any(|place| *place == own) => {
-                            crowd.retain(|place| *place != own);
-                        }
-                        _ => self.leave_crowd(name, own, before),
+                    let crowd = self.crowds.get_mut(name).filter(|_| keeps);
+                    let behind =
+                        |crowd: &&mut Crowd<_>| crowd.left(own) > 0 && crowd.places.contains(&own);
+                    let is_behind = crowd.as_ref().is_some_and(behind);
+                    if crowd.is_some_and(|crowd| crowd.leave(own)) {
+                        self.tell_crowd(name, 0);
+                    } else if !is_behind {
+                        self.leave_crowd(name, own, before);
                     }
                 }
                 reply
@@ -895,8 +896,10 @@ impl Server {
             },
             Reply::Acquired { .. } => {
                 let crowd = self.crowds.entry(name.clone()).or_default();
-                let first = crowd.first().copied();
-                crowd.retain(|other| *other != place && Some(*other) != first);
+                let first = crowd.places.first().copied();
+                for gone in first.into_iter().chain([place]) {
+                    crowd.leave(gone);
+                }
                 reply
             }
             reply => reply,
@@ -905,13 +908,17 @@ impl Server {
 
     /// Gives a client its place in a crowd. Returns how many are before it.
     pub fn park(&mut self, name: &Name, place: (Uuid, OwnerId)) -> u32 {
-        let crowd = self.crowds.entry(name.clone()).or_default();
-        let at = crowd.iter().position(|other| *other == place);
-        let at = at.unwrap_or_else(|| {
-            crowd.push(place);
-            crowd.len() - 1
-        });
-        u32::try_from(at).unwrap()
+        self.crowds.entry(name.clone()).or_default().park(place)
+    }
+
+    /// Tells the first places of those that wait for permits, of which so many are free.
+    pub fn tell_crowd(&mut self, name: &Name, free: i64) {
+        let now = self.clock;
+        if let Some(mut crowd) = self.crowds.remove(name) {
+            let mut hears = |(uuid, place)| self.publish_to(uuid, Topic::Place(place), name) > 0;
+            crowd.tell(free, now, &mut hears);
+            self.crowds.insert(name.clone(), crowd);
+        }
     }
 
     /// A release gives this place up and wakes the first one, which hears of it before others do of all that
@@ -919,7 +926,7 @@ impl Server {
     fn leave_crowd(&mut self, name: &Name, own: (Uuid, OwnerId), before: usize) {
         let told = self.effects.published.len() - before;
         if let Some(crowd) = self.crowds.get_mut(name) {
-            crowd.retain(|place| *place != own);
+            crowd.leave(own);
         }
         self.wake_crowd(name, own);
         self.effects.published[before..].rotate_left(told);
@@ -927,15 +934,13 @@ impl Server {
 
     /// Wakes the first place that somebody listens for, unless it is this one.
     pub fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> bool {
-        while let Some(crowd) = self.crowds.get_mut(name)
-            && let Some(first) = crowd.first().copied().filter(|first| *first != own)
-        {
-            if self.publish_to(first.0, Topic::Place(first.1), name) > 0 {
-                return true;
-            }
-            self.crowds.get_mut(name).unwrap().remove(0);
-        }
-        false
+        let Some(mut crowd) = self.crowds.remove(name) else {
+            return false;
+        };
+        let hears = |(uuid, place)| self.publish_to(uuid, Topic::Place(place), name) > 0;
+        let woken = crowd.wake(own, hears);
+        self.crowds.insert(name.clone(), crowd);
+        woken
     }
 
     pub(super) fn acquire(
@@ -1348,22 +1353,30 @@ impl Server {
             }) => {
                 let (limit, place) = (payload.limit(), payload.place());
                 let (me, many) = ((origin.uuid, *owner), form.permits.into());
-                let first = self.crowds.get(&name).and_then(|crowd| crowd.first());
-                let is_first = |own| first.is_none_or(|first| *first == own);
-                let left = place
-                    .is_some_and(|place| !place.first && !is_first((origin.uuid, place.owner)));
+                let crowd = self.crowds.get(&name);
+                let waits = place.filter(|place| !place.first).zip(crowd);
+                let left = waits.map_or(0, |(place, crowd)| crowd.left((origin.uuid, place.owner)));
                 let again = semaphore.again(me, *count, *lease, now_ms);
                 let is_copy = again.is_some();
                 let (reply, tells) = match again {
                     Some(reply) => (reply, false),
                     None => semaphore.acquire(me, many, (limit, left), *lease, now_ms),
                 };
+                let free = semaphore.free.unwrap_or(0);
                 match place.filter(|_| !is_copy) {
                     Some(place) => {
                         let own = (origin.uuid, place.owner);
-                        let reply = self.in_crowd(&name, own, reply);
+                        let crowd = self.crowds.entry(name.clone()).or_default();
+                        let reply = match reply {
+                            Reply::Busy { ttl } => Reply::Parked {
+                                ttl,
+                                ahead: crowd.stand(own, free, self.clock),
+                            },
+                            reply => reply,
+                        };
                         if matches!(reply, Reply::Acquired { .. }) {
-                            self.wake_crowd(&name, own);
+                            crowd.served(own, place.first, free + many, self.clock);
+                            self.tell_crowd(&name, free);
                         }
                         (reply, tells)
                     }
