@@ -1,13 +1,12 @@
 //! Connects once to every primary.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use redis::aio::MultiplexedConnection;
 use redlatch_proto::cluster::node_of;
 
-use crate::driver::{Address, Connected, Sentinels, Servers};
+use crate::driver::{Address, Sentinels, Servers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::url::Host;
 
@@ -17,24 +16,24 @@ use crate::url::Host;
 /// `unavailable`, `auth`, `denied` or `invalid_argument`; for a cluster also if one of its primaries
 /// cannot be reached.
 pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, MultiplexedConnection)>> {
-    let connected = match servers {
-        Servers::Single(address) => vec![within(&address.clone(), address.commands(false)).await?],
+    Ok(match servers {
+        Servers::Single(address) => vec![within(&address.clone(), address.commands()).await?],
         Servers::Sentinel {
             sentinels,
             service,
             server,
         } => {
-            let sentinels = Rc::new(Sentinels::new(sentinels, service, server.clone()));
-            vec![within(&server, sentinels.connect(false)).await?]
+            let sentinels = Sentinels::new(sentinels, service, server.clone());
+            vec![within(&server, sentinels.connect()).await?]
         }
         Servers::Quorum(servers) => {
             // The servers that are there: one looks at them most closely when another is not.
             let asked = servers
                 .into_iter()
-                .map(|server| async move { within(&server.clone(), server.commands(false)).await });
+                .map(|server| async move { within(&server.clone(), server.commands()).await });
             let (there, mut missing): (Vec<_>, Vec<_>) =
                 join_all(asked).await.into_iter().partition(Result::is_ok);
-            let there: Vec<Connected> = there.into_iter().flatten().collect();
+            let there: Vec<_> = there.into_iter().flatten().collect();
             match missing.pop() {
                 Some(Err(error)) if there.is_empty() => return Err(error),
                 _ => there,
@@ -45,13 +44,11 @@ pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, Multiple
             try_join_all(
                 nodes
                     .into_iter()
-                    .map(|node| async move { within(&node.clone(), node.commands(false)).await }),
+                    .map(|node| async move { within(&node.clone(), node.commands()).await }),
             )
             .await?
         }
-    };
-    let pair = |connected: Connected| (connected.address, connected.connection);
-    Ok(connected.into_iter().map(pair).collect())
+    })
 }
 
 /// The primaries of a cluster, as the first of these nodes that answers names them.

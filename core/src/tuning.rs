@@ -52,13 +52,6 @@ pub(crate) const LATE_THREAD_IDLE: Duration = Duration::from_secs(1);
 /// `TCP_USER_TIMEOUT`: when the kernel gives up a peer that does not acknowledge data.
 pub(crate) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many calls may wait to be written. Far more than can wait before a silent connection is
-/// replaced.
-pub(crate) const WRITE_QUEUE: usize = 1 << 16;
-
-/// How many bytes are gathered for one write.
-pub(crate) const WRITE_BUFFER: usize = 1 << 16;
-
 // The inline connection
 
 /// The connection is made after this many calls would have used it. Short programs need none.
@@ -77,7 +70,6 @@ pub(crate) const INLINE_IDLE: Duration = Duration::from_millis(100);
 pub(crate) const INLINE_TICK: Duration = Duration::from_millis(250);
 
 /// How many bytes of any other connection are read at once.
-#[cfg(feature = "net")]
 pub(crate) const READ: usize = 1 << 14;
 
 /// How many bytes are read at once; most replies are shorter.

@@ -196,6 +196,9 @@ pub fn refuses_log_in(code: &str, detail: &str) -> bool {
     }
 }
 
+/// What is wrong with an answer that does not follow the protocol.
+pub const NOT_REDIS: &str = "something answers there, but not as Redis does";
+
 /// The reason why the server does not track keys, when it speaks RESP2.
 pub const RESP2_ONLY: &str = "the server speaks RESP2 only";
 

@@ -6,24 +6,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join4;
-use redis::aio::{MultiplexedConnection, PubSub};
+use futures_util::future::join;
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::attentive::Attentive;
 use super::causes;
-use super::receive_threshold::ReceiveThreshold;
 use super::replies;
 use super::tcp::{Resolver, tcp};
 use super::tls::{self, Tls};
-use crate::clock;
 use crate::credentials::{Credentials, Provider};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Protocol};
@@ -31,8 +28,7 @@ use crate::sys::{self, BlockingSocket};
 use crate::tuning;
 use crate::url::{At, Host, Login};
 use crate::wire;
-use redlatch_proto::connecting::{self, Backoff, Doubt, millis_of};
-use redlatch_proto::outbox::server_clock::ServerClock;
+use redlatch_proto::connecting::{self, Doubt};
 use redlatch_proto::outbox::slotmap::Range;
 use redlatch_proto::{cluster, quorum, sentinel};
 
@@ -44,8 +40,6 @@ pub(crate) struct Address {
     /// The address of the host, once a connection was made: all others that go with it lead to the
     /// same server, wherever the name leads by then.
     peer: Option<SocketAddr>,
-    /// Addresses of the host at which there was a replica. The others come first.
-    replicas: Vec<SocketAddr>,
 }
 
 /// How to connect, whatever the server.
@@ -136,37 +130,6 @@ impl Manner {
     }
 }
 
-/// A command connection that is set up.
-pub(crate) struct Connected {
-    /// The server that it leads to.
-    pub(crate) address: Address,
-    pub(crate) connection: MultiplexedConnection,
-    /// The push messages of the server; `None` with RESP2, which has none.
-    pub(super) pushes: Option<Pushes>,
-    pub(super) clock: ServerClock,
-    /// Whether the server has sharded pub/sub.
-    pub(super) sharded: bool,
-    /// Why client tracking is off although it was asked for.
-    pub(super) untracked: Option<String>,
-    /// The eviction policy, if the server may evict the keys of locks.
-    pub(super) evicts: Option<String>,
-}
-
-/// A connection that is made and logged in.
-pub(super) struct Made {
-    connection: MultiplexedConnection,
-    threshold: Option<ReceiveThreshold>,
-    /// The address that it leads to, unless it is a socket in the file system.
-    peer: Option<SocketAddr>,
-}
-
-/// The push messages of a connection (RESP3).
-pub(super) struct Pushes {
-    pub(super) said: UnboundedReceiver<PushInfo>,
-    /// The receive threshold of the socket (`SO_RCVLOWAT`), on plain TCP only.
-    pub(super) threshold: Option<Arc<ReceiveThreshold>>,
-}
-
 impl Address {
     /// # Errors
     /// `internal`: redis-rs takes every address so far.
@@ -181,7 +144,6 @@ impl Address {
             info: info.set_redis_settings(settings),
             manner,
             peer: None,
-            replicas: Vec::new(),
         })
     }
 
@@ -233,7 +195,6 @@ impl Address {
     }
 
     /// The server at this address, wherever the name of the host leads by now.
-    #[cfg(feature = "net")]
     pub(super) fn leading_to(self, peer: Option<SocketAddr>) -> Self {
         Address { peer, ..self }
     }
@@ -246,21 +207,6 @@ impl Address {
     /// How long one attempt to connect may take, set-up included.
     pub(crate) fn timeout(&self) -> Duration {
         self.manner.timeout
-    }
-
-    /// There is a replica where this connection leads: the next one of this address tries the others
-    /// of the host first.
-    pub(super) fn shun(&mut self, connected: &Address) {
-        let Some(peer) = connected.peer else { return };
-        if self.replicas.contains(&peer) {
-            self.replicas.clear();
-        }
-        self.replicas.push(peer);
-    }
-
-    /// Whether there is no encryption.
-    pub(super) fn is_plain(&self) -> bool {
-        self.manner.tls.is_none()
     }
 
     /// The commands that log in on a connection that redis-rs does not set up. The flag says
@@ -293,78 +239,43 @@ impl Address {
         self.info.redis_settings().clone().set_protocol(protocol)
     }
 
-    fn client(&self, protocol: ProtocolVersion) -> RedisResult<Client> {
-        Client::open(
-            self.info
-                .clone()
-                .set_redis_settings(self.settings(protocol)),
-        )
-    }
-
-    /// A TLS stream, if the address asks for one. There is no fallback to plain TCP.
-    async fn encrypted(&self) -> RedisResult<Option<(tls::Stream, Option<SocketAddr>)>> {
+    async fn connect(&self, protocol: ProtocolVersion) -> RedisResult<MultiplexedConnection> {
         match (self.info.addr(), &self.manner.tls) {
             (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => {
                 let tcp = self.tcp(host, *port).await?;
-                let peer = tcp.peer_addr().ok();
-                Ok(Some((tls.encrypt(host, tcp).await?, peer)))
+                self.connect_on(tls.encrypt(host, tcp).await?, protocol)
+                    .await
             }
-            _ => Ok(None),
+            (ConnectionAddr::Tcp(host, port), _) => {
+                self.connect_on(self.tcp(host, *port).await?, protocol)
+                    .await
+            }
+            (ConnectionAddr::Unix(path), _) => {
+                self.connect_on(sys::connect_local(path).await?, protocol)
+                    .await
+            }
+            _ => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
         }
     }
 
     /// A TCP connection to the host, or to the same server as before.
     async fn tcp(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let (peer, replicas) = (self.peer, &self.replicas);
-        self.manner.tcp(host, port, peer, replicas).await
-    }
-
-    async fn connect(
-        &self,
-        protocol: ProtocolVersion,
-        config: AsyncConnectionConfig,
-    ) -> RedisResult<Made> {
-        let (mut threshold, mut peer) = (None, None);
-        let connection = if let Some((stream, at)) = self.encrypted().await? {
-            peer = at;
-            self.connect_on(stream, protocol, config).await?
-        } else {
-            match self.info.addr() {
-                ConnectionAddr::Tcp(host, port) => {
-                    let stream = self.tcp(host, *port).await?;
-                    peer = stream.peer_addr().ok();
-                    threshold = ReceiveThreshold::of(&stream);
-                    self.connect_on(stream, protocol, config).await?
-                }
-                ConnectionAddr::Unix(path) => {
-                    let stream = sys::connect_local(path).await?;
-                    self.connect_on(stream, protocol, config).await?
-                }
-                _ => {
-                    let client = self.client(protocol)?;
-                    client
-                        .get_multiplexed_async_connection_with_config(&config)
-                        .await?
-                }
-            }
-        };
-        Ok(Made {
-            connection,
-            threshold,
-            peer,
-        })
+        self.manner.tcp(host, port, self.peer, &[]).await
     }
 
     async fn connect_on<S>(
         &self,
         stream: S,
         protocol: ProtocolVersion,
-        config: AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (settings, stream) = (self.settings(protocol), Attentive::new(stream));
+        // No time limits: the callers set them.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(&settings, stream, config).await?;
         // The task ends when the last handle of the connection is dropped.
@@ -372,59 +283,27 @@ impl Address {
         Ok(connection)
     }
 
-    /// Makes a command connection: sets the client name, turns client tracking on if `tracking`,
-    /// and reads the server's clock.
+    /// Makes a connection for tools, and sets its name; returns it with the address that it leads to.
     ///
     /// There is no time limit here: the caller sets it.
-    pub(crate) async fn commands(self, tracking: bool) -> Result<Connected> {
+    pub(crate) async fn commands(self) -> Result<(Address, MultiplexedConnection)> {
         let open = |address: Address| async move { address.open().await };
-        let (mut address, (made, pushes)) = self.logged_in(open).await?;
-        address.peer = made.peer;
-        address.commands_on(made.connection, pushes, tracking).await
-    }
-
-    async fn commands_on(
-        self,
-        connection: MultiplexedConnection,
-        pushes: Option<Pushes>,
-        tracking: bool,
-    ) -> Result<Connected> {
-        let track = async {
-            match (tracking, &pushes) {
-                (false, _) => None,
-                (true, None) => Some(connecting::RESP2_ONLY.to_owned()),
-                (true, Some(_)) => {
-                    let refusal = ask(&connection, &["CLIENT", "TRACKING", "ON", "NOLOOP"])
-                        .await
-                        .err();
-                    refusal.map(|error| self.explain(&error).message().to_owned())
-                }
-            }
-        };
+        let (address, connection) = self.logged_in(open).await?;
         // An error reply to the name does no harm, except when the server refuses the connection,
-        // which it says in its first reply. A connection error shows in the reply to `TIME` as
-        // well.
-        let name = ["CLIENT", "SETNAME", &self.manner.client_name];
-        let memory = ask(&connection, &["INFO", "memory"]);
+        // which it says in its first reply. A connection error shows in the next reply as well.
+        let name = ["CLIENT", "SETNAME", &address.manner.client_name];
         let time = ask(&connection, &["TIME"]);
-        let (named, untracked, memory, time) =
-            join4(ask(&connection, &name), track, memory, time).await;
-        if let Some(error) = named.err().filter(is_turned_away) {
-            return Err(self.explain(&error));
-        }
-        let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
-        let time = time.map_err(|error| self.explain(&error))?;
-        let clock = ServerClock::new(millis_of(time), clock::now());
-        self.check_uptime(&connection).await?;
-        Ok(Connected {
-            address: self,
-            connection,
-            pushes,
-            clock,
-            sharded: false,
-            untracked,
-            evicts: evicts(memory),
-        })
+        let (named, time) = join(ask(&connection, &name), time).await;
+        let named = named.map(drop).or_else(|error| {
+            if is_turned_away(&error) {
+                Err(error)
+            } else {
+                Ok(())
+            }
+        });
+        named.and(time).map_err(|error| address.explain(&error))?;
+        address.check_uptime(&connection).await?;
+        Ok((address, connection))
     }
 
     /// Refuses a server of a quorum that has not run for long. It may have lost the keys of locks whose
@@ -466,38 +345,6 @@ impl Address {
         }
     }
 
-    pub(crate) fn is_same(&self, other: &Address) -> bool {
-        self.info.addr() == other.info.addr() && self.peer == other.peer
-    }
-
-    /// Makes a command connection to a node of a cluster.
-    pub(super) async fn node(self, tracking: bool) -> Result<Connected> {
-        let mut connected = self.commands(tracking).await?;
-        let answer = ask(&connected.connection, &cluster::SHARDED).await;
-        connected.sharded = match answer {
-            Ok(_) => cluster::is_sharded(Ok(())),
-            Err(error) => match error.code() {
-                Some(code) => cluster::is_sharded(Err(code)),
-                None => return Err(connected.address.explain(&error)),
-            },
-        };
-        Ok(connected)
-    }
-
-    /// Makes a connection for sharded pub/sub, with RESP3: every server that has sharded pub/sub
-    /// speaks it.
-    pub(super) async fn shard(
-        self,
-    ) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        let open = |address: Address| async move { address.open_with_pushes().await };
-        let (address, (Made { connection, .. }, pushes)) = self.logged_in(open).await?;
-        // An error reply to the name does no harm. A connection error shows in the next command as
-        // well.
-        let name = ["CLIENT", "SETNAME", &address.manner.client_name];
-        let _ = ask(&connection, &name).await;
-        Ok((connection, pushes.said))
-    }
-
     /// Asks a node of a cluster for the slot map, on a connection of its own.
     pub(crate) async fn ask_for_slots(self) -> Result<Vec<Range>> {
         let plain = |address: Address| async move { address.plain().await };
@@ -534,14 +381,13 @@ impl Address {
     }
 
     /// Makes a command connection to a server that must report the role of primary (`ROLE`).
-    pub(super) async fn primary(self, tracking: bool) -> Result<Connected> {
-        let connected = self.commands(tracking).await?;
-        let address = &connected.address;
-        let role = ask(&connected.connection, &["ROLE"])
+    pub(super) async fn primary(self) -> Result<(Address, MultiplexedConnection)> {
+        let (address, connection) = self.commands().await?;
+        let role = ask(&connection, &["ROLE"])
             .await
             .map_err(|error| address.explain(&error))?;
         sentinel::check_role(&address.shown(), &replies::value(role))?;
-        Ok(connected)
+        Ok((address, connection))
     }
 
     /// Asks a sentinel for the primary of a service; `None` if it does not know the service.
@@ -558,34 +404,20 @@ impl Address {
 
     /// A connection for one or two commands.
     async fn plain(&self) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        Ok(self
-            .connect(ProtocolVersion::RESP2, config)
-            .await?
-            .connection)
+        self.connect(ProtocolVersion::RESP2).await
     }
 
-    /// Connects with the protocol that the options ask for. `Auto` means RESP3, because only that
-    /// has push messages, and RESP2 with servers that do not speak it.
-    async fn open(&self) -> RedisResult<(Made, Option<Pushes>)> {
+    /// Connects with the protocol that the options ask for. `Auto` means RESP3, and RESP2 with servers
+    /// that do not speak it.
+    async fn open(&self) -> RedisResult<MultiplexedConnection> {
         if self.manner.protocol != Protocol::Resp2 {
-            match self.open_with_pushes().await {
+            match self.connect(ProtocolVersion::RESP3).await {
                 Err(error)
                     if self.manner.protocol == Protocol::Auto && self.refuses_hello(&error) => {}
-                opened => return opened.map(|(made, pushes)| (made, Some(pushes))),
+                opened => return opened,
             }
         }
-        Ok((self.connect(ProtocolVersion::RESP2, config()).await?, None))
-    }
-
-    async fn open_with_pushes(&self) -> RedisResult<(Made, Pushes)> {
-        let (sender, said) = unbounded_channel();
-        let config = config().set_push_sender(sender);
-        let mut made = self.connect(ProtocolVersion::RESP3, config).await?;
-        let threshold = made.threshold.take().map(Arc::new);
-        Ok((made, Pushes { said, threshold }))
+        self.plain().await
     }
 
     /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.
@@ -595,27 +427,6 @@ impl Address {
             || error
                 .code()
                 .is_some_and(|code| connecting::refuses_hello(code, error.detail(), with_password))
-    }
-
-    /// Makes a pub/sub connection with RESP2, which every server speaks.
-    pub(super) async fn pubsub(self) -> Result<PubSub> {
-        let open = |address: Address| async move { address.open_pubsub().await };
-        Ok(self.logged_in(open).await?.1)
-    }
-
-    async fn open_pubsub(&self) -> RedisResult<PubSub> {
-        if let Some((stream, _)) = self.encrypted().await? {
-            return self.pubsub_on(stream).await;
-        }
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) => self.pubsub_on(self.tcp(host, *port).await?).await,
-            ConnectionAddr::Unix(path) => self.pubsub_on(sys::connect_local(path).await?).await,
-            _ => {
-                self.client(ProtocolVersion::RESP2)?
-                    .get_async_pubsub()
-                    .await
-            }
-        }
     }
 
     /// A connection that a thread can block on, logged in.
@@ -637,21 +448,6 @@ impl Address {
         };
         socket.set_write_timeout(self.timeout())?;
         Ok(socket)
-    }
-
-    /// Sets up a pub/sub connection. It logs in by itself, because redis-rs cannot give such a
-    /// connection a name.
-    async fn pubsub_on<S>(&self, mut stream: S) -> RedisResult<PubSub>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        self.greet(&mut stream).await?;
-        // The connection is logged in, so redis-rs has nothing to send.
-        PubSub::new(
-            &RedisConnectionInfo::default().set_skip_set_lib_name(),
-            stream,
-        )
-        .await
     }
 
     /// Logs in.
@@ -686,21 +482,6 @@ impl Address {
         connecting::late(&self.shown(), tls, self.manner.timeout)
     }
 
-    /// The error for a connection that was lost while it was in use.
-    pub(super) fn broken(&self, why: &str) -> Error {
-        connecting::broken(&self.shown(), why)
-    }
-
-    /// The error for a connection that this error has ended.
-    pub(super) fn broken_by(&self, error: &RedisError) -> Error {
-        match causes::io_error(error) {
-            Some(cause) => self
-                .broken(&format!("broke: {cause}"))
-                .caused_by(Arc::new(cause)),
-            None => self.broken(&format!("broke: {error}")),
-        }
-    }
-
     /// Explains an error of the connection. The text contains the address, but never the user name
     /// or password.
     pub(crate) fn explain(&self, error: &RedisError) -> Error {
@@ -718,7 +499,7 @@ impl Address {
         }
         if error.kind() == redis::ErrorKind::Parse {
             // The parser tells of its bytes, in several lines.
-            let why = "something answers there, but not as Redis does";
+            let why = connecting::NOT_REDIS;
             let doubt = match self.manner.tls {
                 Some(_) => Doubt::NotRunning,
                 None => Doubt::WantsTls,
@@ -779,23 +560,9 @@ fn settings_of(login: &Login) -> RedisConnectionInfo {
     settings
 }
 
-/// The pause before the next attempt to connect.
-pub(super) fn pause(backoff: &mut Backoff) -> Duration {
-    backoff.pause(random())
-}
-
 /// A random number, to spread what many clients do at once.
 pub(super) fn random() -> u32 {
     uuid::Uuid::new_v4().as_u128() as u32
-}
-
-/// No time limits: the callers set them.
-fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(tuning::WRITE_QUEUE)
-        .set_write_backpressure_boundary(tuning::WRITE_BUFFER)
 }
 
 /// Whether the server refuses the connection for now, whatever the command, as when it has too many
@@ -817,12 +584,6 @@ fn detail(error: &RedisError) -> String {
     error
         .detail()
         .map_or_else(|| error.to_string(), str::to_owned)
-}
-
-/// The eviction policy; see [`connecting::evicts`].
-fn evicts(memory: RedisResult<Value>) -> Option<String> {
-    let info: String = redis::from_redis_value(memory.ok()?).ok()?;
-    connecting::evicts(&info)
 }
 
 /// Sends one command. An error reply becomes an error.

@@ -43,14 +43,7 @@ pub(super) struct Net {
 }
 
 impl Net {
-    /// # Errors
-    /// None: the other layer has some.
-    #[allow(clippy::unnecessary_wraps, reason = "the other layer can fail")]
-    pub(super) fn new(
-        config: &DriverConfig,
-        uuid: &str,
-        direct: Arc<InlineSlot>,
-    ) -> crate::error::Result<Self> {
+    pub(super) fn new(config: &DriverConfig, uuid: &str, direct: Arc<InlineSlot>) -> Self {
         let (place, manner, now) = (&config.place, &config.manner, clock::now());
         let mut sockets = Sockets {
             manner: manner.clone(),
@@ -74,14 +67,14 @@ impl Net {
         });
         let mut net = net::Net::new(now, place, &manner);
         net.begin(now, &mut sockets);
-        Ok(Net {
+        Net {
             first: net.first(),
             net,
             sockets,
             buffer: vec![0; tuning::READ],
             direct,
             maker: InlineConnector::default(),
-        })
+        }
     }
 
     pub(super) fn send(

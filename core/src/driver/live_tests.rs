@@ -14,10 +14,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, fork};
 
 use super::inline::InlineSlot;
-#[cfg(feature = "net")]
 use super::io::Net;
-#[cfg(not(feature = "net"))]
-use super::net::Net;
 use super::run::LateCalls;
 use super::shared_engine::Effect;
 use super::tcp::HOSTS;
@@ -64,6 +61,12 @@ fn address_by(protocol: Protocol, url: &str) -> Address {
     Address::new(&place.at, &place.server, false, manner).unwrap()
 }
 
+/// Makes a connection that a thread can block on.
+async fn blocking(address: Address) -> Result<()> {
+    let open = |address: Address| async move { address.blocking().await };
+    address.logged_in(open).await.map(drop)
+}
+
 fn inspect(text: &str) -> Op {
     Op::Inspect {
         name: name(text),
@@ -101,7 +104,7 @@ impl Rig {
         let (config, _) = Whole::config(protocol, url, PATIENCE, zero, level, true);
         let direct = Arc::new(InlineSlot::new(false));
         Rig {
-            part: Net::new(&config, "uuid", direct).unwrap(),
+            part: Net::new(&config, "uuid", direct),
             news: News::default(),
             past: Vec::new(),
         }
@@ -1200,7 +1203,7 @@ async fn the_connection_for_messages_has_the_name_of_the_client() {
         );
     }
     let wrong = server.url().replace("redis://", "redis://hans:falsch@");
-    let error = address(&wrong).pubsub().await.err().expect("refused");
+    let error = Rig::new(Protocol::Resp2, &wrong).down().await;
     assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
 }
 
@@ -1214,10 +1217,11 @@ async fn a_connection_for_which_the_server_has_no_place_is_not_taken_for_one() {
         .exec(&mut looks)
         .unwrap();
     let address = address_by(Protocol::Resp2, &server.url());
-    for what in ["messages", "commands"] {
+    for what in ["commands", "tools", "inline"] {
         let refused = match what {
-            "messages" => address.clone().pubsub().await.err(),
-            _ => address.clone().commands(false).await.err(),
+            "commands" => Some(Rig::new(Protocol::Resp2, &server.url()).down().await),
+            "tools" => address.clone().commands().await.err(),
+            _ => blocking(address.clone()).await.err(),
         };
         let error = refused.unwrap_or_else(|| panic!("a connection for {what}"));
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -1242,14 +1246,14 @@ async fn a_server_that_turns_clients_away_is_heard_however_soon_it_is_gone() {
     });
     let url = format!("redis://127.0.0.1:{port}/");
     for protocol in [Protocol::Auto, Protocol::Resp2, Protocol::Resp3] {
-        for what in ["commands", "messages", "primary", "slots", "shard"] {
+        for what in ["commands", "tools", "inline", "primary", "slots"] {
             let address = address_by(protocol, &url);
             let refused = match what {
-                "commands" => address.commands(true).await.err(),
-                "messages" => address.pubsub().await.err(),
+                "commands" => Some(Rig::new(protocol, &url).down().await),
+                "tools" => address.commands().await.err(),
+                "inline" => blocking(address).await.err(),
                 "primary" => address.ask_sentinel(&["SENTINEL", "MASTERS"]).await.err(),
-                "slots" => address.ask_for_slots().await.err(),
-                _ => address.shard().await.err(),
+                _ => address.ask_for_slots().await.err(),
             };
             let error = refused.unwrap_or_else(|| panic!("{protocol:?} {what}: connected"));
             assert_eq!(
@@ -2520,7 +2524,7 @@ fn the_inbox_is_closed_as_soon_as_nobody_carries_effects_out() {
     });
     let runtime = super::run::runtime().unwrap();
     let timer = runtime.block_on(async { Timer::new() }).unwrap();
-    let mut driver = Driver::new(&config, session.clone(), timer).unwrap();
+    let mut driver = Driver::new(&config, session.clone(), timer);
     let (during, (told, is_refused)) = (session.clone(), mpsc::channel());
     let sink = called(move |_| {
         let asked = Message::Request(PendingRequest {

@@ -5,44 +5,23 @@
 
 mod attentive;
 mod causes;
-#[cfg(not(feature = "net"))]
-mod channels;
-#[cfg(not(feature = "net"))]
-mod cluster;
-// It also makes connections for tools.
-#[cfg_attr(feature = "net", allow(dead_code))]
 mod connect;
 mod finishing;
 mod inbox;
 mod inline;
-#[cfg(feature = "net")]
 mod io;
-#[cfg(not(feature = "net"))]
-mod link;
 #[cfg(test)]
 mod live_tests;
-#[cfg(not(feature = "net"))]
-mod net;
 // Its test runs in the tests' build, which has TLS.
 #[cfg(any(test, not(feature = "tls")))]
 #[cfg_attr(feature = "tls", allow(dead_code))]
 mod no_tls;
-#[cfg(not(feature = "net"))]
-mod pubsub;
-#[cfg(not(feature = "net"))]
-mod quorum;
 mod receive_threshold;
-#[cfg_attr(feature = "net", allow(dead_code))]
 mod replies;
 mod run;
-#[cfg_attr(feature = "net", allow(dead_code))]
 mod sentinel;
-#[cfg(not(feature = "net"))]
-mod server_connections;
 mod session;
 mod shared_engine;
-#[cfg(not(feature = "net"))]
-mod single;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;
@@ -72,7 +51,7 @@ use crate::url::{At, Host, Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Side};
 
-pub(crate) use connect::{Address, Connected, Manner};
+pub(crate) use connect::{Address, Manner};
 use finishing::Finishing;
 use inbox::Closed;
 use inline::InlineSlot;
@@ -324,10 +303,8 @@ impl Handle {
             // runtime.
             let runtime = run::runtime();
             let timer = runtime.and_then(|made| Ok((made.block_on(async { Timer::new() })?, made)));
-            let driver = timer.and_then(|(timer, runtime)| {
-                let driver = Driver::new(&config, own, timer);
-                Ok((driver.map_err(std::io::Error::other)?, runtime))
-            });
+            let driver =
+                timer.and_then(|(timer, runtime)| Ok((Driver::new(&config, own, timer), runtime)));
             match driver {
                 Ok((driver, runtime)) => {
                     let _ = ready.send(Ok(()));

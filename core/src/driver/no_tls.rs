@@ -7,7 +7,6 @@ use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
 use crate::options::ClientOptions;
-#[cfg(feature = "net")]
 use redlatch_proto::connecting::TlsFault;
 
 /// A TLS configuration, of which there is none.
@@ -32,7 +31,6 @@ impl Tls {
 }
 
 /// No error comes from a handshake.
-#[cfg(feature = "net")]
 pub(super) fn fault_of(
     _: &io::Error,
 ) -> Option<(

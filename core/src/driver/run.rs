@@ -14,16 +14,13 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::coop::consume_budget;
 
-#[cfg(feature = "net")]
 use super::io::Net;
-#[cfg(not(feature = "net"))]
-use super::net::Net;
 use super::session::{InlineCall, Session};
 use super::shared_engine::{Effect, State};
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
 use crate::engine::{Done, Output, Request};
-use crate::error::{Error, LostReason, Result};
+use crate::error::{Error, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::shared_call;
@@ -106,15 +103,13 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// # Errors
-    /// `internal`, for servers that the layer below does not take.
-    pub(super) fn new(config: &DriverConfig, session: Arc<Session>, timer: Timer) -> Result<Self> {
+    pub(super) fn new(config: &DriverConfig, session: Arc<Session>, timer: Timer) -> Self {
         if let Some(mut state) = session.machine.state() {
             state.alarm = Some(timer.alarm());
         }
         let machine = &session.machine;
-        Ok(Driver {
-            net: Net::new(config, &machine.shared.uuid, machine.direct.clone())?,
+        Driver {
+            net: Net::new(config, &machine.shared.uuid, machine.direct.clone()),
             session,
             timer,
             wakes: None,
@@ -126,7 +121,7 @@ impl Driver {
             sent: 0,
             orphaned: None,
             stopped: false,
-        })
+        }
     }
 
     async fn serve(&mut self) -> io::Result<()> {

@@ -1,21 +1,20 @@
 //! Finds the primary of a service that sentinels watch.
 
-use std::cell::RefCell;
 use std::pin::Pin;
-use std::rc::Rc;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
 
-use super::connect::{Address, Connected};
-use crate::error::{Error, Result};
+use super::connect::Address;
+use crate::error::Result;
 use crate::url::Host;
 use redlatch_proto::sentinel::{Search, Service};
 
 /// The sentinels of a service.
 pub(crate) struct Sentinels {
-    pub(super) hosts: Vec<Address>,
-    pub(super) service: RefCell<Service>,
+    hosts: Vec<Address>,
+    service: Service,
     /// How to connect and log in at the servers of the service. Only host and port are replaced.
     server: Address,
 }
@@ -25,7 +24,7 @@ enum Step {
     /// A sentinel has named a primary, or does not know the service.
     Named(Result<Option<Host>>),
     /// The connection to a named primary was made, or failed.
-    Reached(Result<Box<Connected>>),
+    Reached(Result<(Address, MultiplexedConnection)>),
 }
 
 type Steps<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = Step> + 'a>>>;
@@ -34,7 +33,7 @@ impl Sentinels {
     pub(crate) fn new(hosts: Vec<Address>, service: String, server: Address) -> Self {
         Sentinels {
             hosts,
-            service: RefCell::new(Service::new(service)),
+            service: Service::new(service),
             server,
         }
     }
@@ -44,9 +43,8 @@ impl Sentinels {
     /// # Errors
     /// `invalid_argument` if all sentinels answer and none knows the service; else `unavailable`,
     /// or the error of the connection.
-    pub(crate) async fn connect(self: Rc<Self>, tracking: bool) -> Result<Connected> {
-        let question = self.service.borrow().question().map(str::to_owned);
-        let question = question.each_ref().map(String::as_str);
+    pub(crate) async fn connect(&self) -> Result<(Address, MultiplexedConnection)> {
+        let question = self.service.question();
         let mut steps: Steps<'_> = FuturesUnordered::new();
         for host in &self.hosts {
             steps.push(Box::pin(async {
@@ -57,29 +55,17 @@ impl Sentinels {
         while let Some(step) = steps.next().await {
             match step {
                 Step::Named(answer) => {
-                    if let Some(place) = search.named(&self.service.borrow(), answer) {
+                    if let Some(place) = search.named(&self.service, answer) {
                         let server = self.server.at(&place.name, place.port);
-                        steps.push(Box::pin(async move {
-                            Step::Reached(server.primary(tracking).await.map(Box::new))
-                        }));
+                        steps.push(Box::pin(
+                            async move { Step::Reached(server.primary().await) },
+                        ));
                     }
                 }
-                Step::Reached(Ok(connected)) => {
-                    self.service.borrow_mut().trust_all();
-                    return Ok(*connected);
-                }
+                Step::Reached(Ok(connected)) => return Ok(connected),
                 Step::Reached(Err(error)) => search.failed(error),
             }
         }
-        Err(search.not_found(&self.service.borrow()))
-    }
-
-    /// The error when no primary was reached in time.
-    pub(super) fn late(&self) -> Error {
-        self.service.borrow().late(self.server.timeout())
-    }
-
-    pub(super) fn server(&self) -> &Address {
-        &self.server
+        Err(search.not_found(&self.service))
     }
 }

@@ -1,6 +1,4 @@
-//! One connection for commands or channels, which is made, watched and replaced here. The crate
-//! `redlatch` follows the same rules with redis-rs (`core/src/driver/link.rs`, `pubsub.rs`), unless its
-//! feature `net` is on.
+//! One connection for commands or channels, which is made, watched and replaced here.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,5 +1,6 @@
 //! Reads the replies of a server: RESP2 and RESP3.
 
+use crate::connecting;
 use crate::value::{ServerError, Value};
 
 /// Replies nest no deeper than this: a script's result has three levels.
@@ -70,7 +71,7 @@ impl Reader {
                 self.needed = needed;
                 Ok(None)
             }
-            Err(Stop::Garbled) => Err("the answer is not Redis' protocol"),
+            Err(Stop::Garbled) => Err(connecting::NOT_REDIS),
         }
     }
 }
