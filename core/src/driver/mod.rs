@@ -303,8 +303,7 @@ impl Handle {
             // runtime.
             let runtime = run::runtime();
             let timer = runtime.and_then(|made| Ok((made.block_on(async { Timer::new() })?, made)));
-            let driver =
-                timer.and_then(|(timer, runtime)| Ok((Driver::new(&config, own, timer), runtime)));
+            let driver = timer.map(|(timer, runtime)| (Driver::new(&config, own, timer), runtime));
             match driver {
                 Ok((driver, runtime)) => {
                     let _ = ready.send(Ok(()));

@@ -24,7 +24,7 @@ enum Step {
     /// A sentinel has named a primary, or does not know the service.
     Named(Result<Option<Host>>),
     /// The connection to a named primary was made, or failed.
-    Reached(Result<(Address, MultiplexedConnection)>),
+    Reached(Result<Box<(Address, MultiplexedConnection)>>),
 }
 
 type Steps<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = Step> + 'a>>>;
@@ -57,12 +57,12 @@ impl Sentinels {
                 Step::Named(answer) => {
                     if let Some(place) = search.named(&self.service, answer) {
                         let server = self.server.at(&place.name, place.port);
-                        steps.push(Box::pin(
-                            async move { Step::Reached(server.primary().await) },
-                        ));
+                        steps.push(Box::pin(async move {
+                            Step::Reached(server.primary().await.map(Box::new))
+                        }));
                     }
                 }
-                Step::Reached(Ok(connected)) => return Ok(connected),
+                Step::Reached(Ok(connected)) => return Ok(*connected),
                 Step::Reached(Err(error)) => search.failed(error),
             }
         }
