@@ -39,7 +39,14 @@ class Their:
         self.ask("open", watchdog_ms="30000", role="a").result(PATIENCE)
 
     def ask(self, op: str, **words: object) -> Future[dict]:
-        common = {"client": "q", "side": self.side, "lock": self.name, "url": self.url, "prefix": "", "as": "main"}
+        common = {
+            "client": "q",
+            "side": self.side,
+            "lock": self.name,
+            "url": self.url,
+            "prefix": "",
+            "as": "main",
+        }
         return self.driver.ask(op=op, **common, **words)[1]
 
     def acquire(self, wait_ms: int) -> Future[dict]:
