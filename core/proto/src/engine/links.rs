@@ -93,7 +93,7 @@ impl Routes {
         matches!(self.0, Table::Slots(_))
     }
 
-    pub(super) fn leads_to(&self, link: LinkId) -> bool {
+    pub(crate) fn leads_to(&self, link: LinkId) -> bool {
         match &self.0 {
             Table::Slots(links) => links.contains(&link),
             Table::One | Table::Servers(_) => self.all().contains(&link),

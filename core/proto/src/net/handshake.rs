@@ -261,7 +261,8 @@ impl Handshake {
                 Step::Auth | Step::Select | Step::Time | Step::Uptime | Step::Own => {
                     return Err(refused());
                 }
-                Step::Name if turned_away() => return Err(refused()),
+                // A name can be done without, and a log-in cannot.
+                Step::Name if turned_away() || error.code() == "NOAUTH" => return Err(refused()),
                 Step::Track => self.untracked = Some(refused().message().to_owned()),
                 Step::Name | Step::Memory => {}
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Kind;
-use super::redis::{Move, RANGES, bulk, range_of};
-use super::world::{CALM, Call, Event, PASSWORD, SERVICE, WELL, World, channel_of, links_of};
+use super::redis::{Move, RANGES, Turn, bulk, range_of};
+use super::world::{CALM, Call, Event, SERVICE, WELL, World, channel_of, is_apart, links_of};
 use crate::outbox::calls::OutgoingCall;
 use crate::sentinel::SWITCH;
 use crate::value::Value;
@@ -21,6 +21,15 @@ const TROUBLES: [&str; 8] = [
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
     "OOM command not allowed when used memory > 'maxmemory'.",
     "ERR the server has something of its own to say",
+];
+
+/// How connections are turned away.
+const TURNS: [Turn; 5] = [
+    Turn::TooMany,
+    Turn::Says(TROUBLES[0]),
+    Turn::Says(TROUBLES[1]),
+    Turn::Denies("HELLO"),
+    Turn::Denies("CLIENT"),
 ];
 
 impl World {
@@ -186,7 +195,7 @@ impl World {
         let until = self.now + self.random.between(20_000, 900_000);
         let conns: Vec<u64> = self.conns.keys().copied().collect();
         let conn = (!conns.is_empty()).then(|| conns[self.random.index(conns.len())]);
-        match (self.random.below(12), conn) {
+        match (self.random.below(14), conn) {
             (0..=2, Some(id)) => self.cut(id),
             (3, Some(id)) => {
                 self.note(|| format!("{id} hangs"));
@@ -210,20 +219,45 @@ impl World {
                 self.note(|| format!("{node} says {trouble}"));
                 self.nodes[node].trouble = (until, trouble);
             }
-            (8, _) if self.nodes[node].password.is_some() => {
-                let other = self.nodes[node].password.as_deref() == Some(PASSWORD);
-                let password = if other { "another" } else { PASSWORD };
-                self.note(|| format!("{node} has the password {password}"));
-                self.nodes[node].password = Some(password.to_owned());
+            (8, _) => {
+                let own = self.nodes[node].own_password.clone();
+                let other =
+                    (own.is_none() || self.random.chance(700)).then(|| "another".to_owned());
+                let is_own = self.nodes[node].password == own;
+                let password = if is_own { other } else { own };
+                self.note(|| format!("{node} has the password {password:?}"));
+                self.nodes[node].password = password;
+                self.cut_channels(node);
             }
             (9, _) => {
                 self.note(|| format!("{node} forgets its scripts"));
                 self.nodes[node].scripts.clear();
             }
-            (10.., _) if self.kind == Kind::Sentinel => self.fail_over(),
-            (10.., _) if self.kind == Kind::Cluster => self.begin_move(),
-            (10.., _) => self.restart(node),
+            (10 | 11, _) => {
+                let turn = self.random.pick(&TURNS);
+                self.note(|| format!("{node} turns away: {turn:?}"));
+                self.nodes[node].turns_away = (until, turn);
+                self.cut_channels(node);
+            }
+            (12.., _) if self.kind == Kind::Sentinel => self.fail_over(),
+            (12.., _) if self.kind == Kind::Cluster => self.begin_move(),
+            (12.., _) => self.restart(node),
             _ => {}
+        }
+    }
+
+    /// Cuts the connections to a server that have nothing but channels.
+    fn cut_channels(&mut self, node: usize) {
+        let conns: Vec<(u64, usize)> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.node == node)
+            .map(|(id, conn)| (*id, conn.client))
+            .collect();
+        for (id, client) in conns {
+            if is_apart(&mut self.clients[client].net, id) && self.random.chance(700) {
+                self.cut(id);
+            }
         }
     }
 
@@ -339,9 +373,8 @@ impl World {
         for node in 0..self.nodes.len() {
             let server = &mut self.nodes[node];
             (server.refuses, server.ignores, server.trouble) = (0, 0, (0, ""));
-            if server.password.is_some() {
-                server.password = Some(PASSWORD.to_owned());
-            }
+            server.turns_away.0 = 0;
+            server.password.clone_from(&server.own_password);
             if server.map.is_some() {
                 server.map = Some(self.owners);
             }

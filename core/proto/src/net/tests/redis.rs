@@ -33,6 +33,27 @@ pub(super) enum Hello {
     Unknown,
 }
 
+/// How a server turns new connections away. Those that it has go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has too many: it says so unasked, and closes the connection.
+    TooMany,
+    /// Whoever has logged in is told this error.
+    Says(&'static str),
+    /// The user may not use this command.
+    Denies(&'static str),
+}
+
+impl Turn {
+    /// The error that each command has after the log-in.
+    pub(super) fn says(self) -> Option<&'static str> {
+        match self {
+            Turn::Says(text) => Some(text),
+            Turn::TooMany | Turn::Denies(_) => None,
+        }
+    }
+}
+
 /// A slot range that moves to another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Move {
@@ -50,11 +71,15 @@ pub(super) struct Node {
     pub(super) says_primary: bool,
     pub(super) is_primary: bool,
     pub(super) password: Option<String>,
+    /// The one that it has when all is well.
+    pub(super) own_password: Option<String>,
     pub(super) hello: Hello,
     pub(super) sharded: bool,
     /// Until when connections are refused, or are never answered.
     pub(super) refuses: u64,
     pub(super) ignores: u64,
+    /// Until when new connections are turned away.
+    pub(super) turns_away: (u64, Turn),
     /// Until when each script is refused by this error.
     pub(super) trouble: (u64, &'static str),
     /// The hashes of the scripts that it knows.
@@ -77,10 +102,12 @@ impl Node {
             says_primary: true,
             is_primary: true,
             password: None,
+            own_password: None,
             hello: Hello::Known,
             sharded: true,
             refuses: 0,
             ignores: 0,
+            turns_away: (0, Turn::TooMany),
             trouble: (0, ""),
             scripts: BTreeSet::new(),
             names: None,
@@ -109,6 +136,10 @@ pub(super) struct Session {
     /// It was told how long the server runs, in seconds.
     pub(super) told_uptime: Option<u64>,
     pub(super) is_named: bool,
+    /// The server takes no command `CLIENT` from its user.
+    pub(super) is_restricted: bool,
+    /// The server has said that this connection is of no use.
+    pub(super) turned_away: Option<String>,
     pub(super) database: u32,
 }
 
@@ -127,6 +158,8 @@ pub(super) struct Conn {
     pub(super) client: usize,
     pub(super) node: usize,
     pub(super) identity: u64,
+    /// The program provides user and password.
+    pub(super) provided: bool,
     pub(super) session: Session,
     pub(super) up: Pipe,
     pub(super) down: Pipe,
@@ -137,11 +170,12 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(client: usize, node: usize, identity: u64) -> Conn {
+    pub(super) fn new(client: usize, node: usize, identity: u64, provided: bool) -> Conn {
         Conn {
             client,
             node,
             identity,
+            provided,
             session: Session::default(),
             up: Pipe::default(),
             down: Pipe::default(),

@@ -3,8 +3,8 @@
 use sha1_smol::Sha1;
 
 use super::Kind;
-use super::redis::{Hello, bulk, ok, push, put, range_of, refusal, slots_of, words_of};
-use super::world::{END, Event, World, channel_of, peer_of};
+use super::redis::{Hello, Turn, bulk, ok, push, put, range_of, refusal, slots_of, words_of};
+use super::world::{END, Event, Links, PASSWORD, World, channel_of, is_apart, links_of, peer_of};
 use crate::engine::tests::simulation::server::Origin;
 use crate::net::resp::Item;
 use crate::net::{Arrival, ConnId, Lost, Opened};
@@ -12,6 +12,8 @@ use crate::url::Login;
 use crate::value::Value;
 use crate::wire::slots::slot;
 use crate::wire::{self, BatchKey, Name, Op, Publish, Reply};
+
+const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 impl World {
     // ---- the network ----
@@ -27,8 +29,12 @@ impl World {
         conn.is_open = true;
         conn.session.has_logged_in = node.password.is_none();
         let (client, identity, peer) = (conn.client, conn.identity, peer_of(conn.node));
-        let password = node.password.clone().filter(|_| node.names.is_none());
-        let provided = password.filter(|_| self.clients[client].manner.provided);
+        if node.turns_away.0 > self.now && node.turns_away.1 == Turn::TooMany {
+            let text = "ERR max number of clients reached";
+            (conn.up.is_dead, conn.session.turned_away) = (true, Some(text.to_owned()));
+            put(&mut conn.down.bytes, &refusal(text), false);
+        }
+        let provided = node.password.clone().filter(|_| conn.provided);
         let login = provided.map(|password| Login {
             // The program may not have heard of a new one yet.
             password: Some(match !self.is_calm && self.random.chance(200) {
@@ -88,11 +94,33 @@ impl World {
     pub(super) fn arrive_at_client(&mut self, id: ConnId) {
         let bytes = self.some(id, false);
         self.stir(id);
-        if let Some(conn) = self.conns.get(&id).filter(|_| !bytes.is_empty()) {
-            let client = conn.client;
-            self.turn(client, None, |net, now, io, news| {
-                net.arrived(now, id, &Arrival::Bytes(&bytes), io, news);
-            });
+        let Some(conn) = self.conns.get(&id).filter(|_| !bytes.is_empty()) else {
+            return;
+        };
+        let (client, turned_away) = (conn.client, conn.session.turned_away.is_some());
+        let net = &mut self.clients[client].net;
+        let (links, is_apart) = (links_of(net), is_apart(net, id));
+        self.turn(client, None, |net, now, io, news| {
+            net.arrived(now, id, &Arrival::Bytes(&bytes), io, news);
+        });
+        let Some(conn) = self.conns.get(&id) else {
+            if turned_away {
+                self.counts.turned_away += u64::from(is_apart);
+                self.check_others(client, &links);
+            }
+            return;
+        };
+        if turned_away && conn.up.is_dead && conn.down.bytes.is_empty() {
+            self.lose(id, "closed by the server");
+        }
+    }
+
+    /// Checks that a client which is turned away keeps the connections that it has.
+    fn check_others(&mut self, client: usize, before: &Links) {
+        let alive = &self.clients[client].alive;
+        let mut others = before.iter().filter_map(|(_, conn, ..)| *conn);
+        if let Some(other) = others.find(|other| !alive.contains(other)) {
+            self.fail(format!("{other} ends because another one is turned away"));
         }
     }
 
@@ -270,8 +298,18 @@ impl World {
         node.data.tick(self.now);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let asking = std::mem::take(&mut session.asking);
-        let wrong_password =
-            || refusal("WRONGPASS invalid username-password pair or user is disabled.");
+        let turn = Some(node.turns_away.1).filter(|_| node.turns_away.0 > self.now);
+        let turned_away = &mut session.turned_away;
+        let mut away = |text: &str| {
+            *turned_away = Some(text.to_owned());
+            refusal(text)
+        };
+        if node.names.is_some() && words.contains(&PASSWORD) {
+            self.fail(format!(
+                "{id}: a sentinel is told the password of the servers"
+            ));
+            return None;
+        }
         let is_of_channels = words[0].contains("SUBSCRIBE") || words[0] == "PING";
         if !session.resp3 && !session.channels.is_empty() && !is_of_channels {
             self.fail(format!("{id}: {} among channels, with RESP2", words[0]));
@@ -287,14 +325,17 @@ impl World {
             ["HELLO", ..] if node.hello == Hello::NoProto => {
                 refusal("NOPROTO unsupported protocol version")
             }
+            ["HELLO", ..] if turn == Some(Turn::Denies("HELLO")) => {
+                away("NOPERM User default has no permissions to run the 'hello' command")
+            }
             ["HELLO", "3", "AUTH", "default", password] => {
                 if node.password.as_deref().is_some_and(|own| own != *password) {
-                    return Some(wrong_password());
+                    return Some(away(WRONG));
                 }
                 (session.resp3, session.has_logged_in) = (true, true);
                 Value::Other(String::new())
             }
-            ["HELLO", "3"] if !session.has_logged_in => refusal(
+            ["HELLO", "3"] if !session.has_logged_in => away(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used",
             ),
             ["HELLO", "3"] => {
@@ -306,13 +347,25 @@ impl World {
                     session.has_logged_in = true;
                     ok()
                 }
-                Some(_) => wrong_password(),
-                None => refusal("ERR AUTH <password> called without any password configured"),
+                Some(_) => away(WRONG),
+                None => away("ERR AUTH <password> called without any password configured"),
             },
-            _ if !session.has_logged_in => refusal("NOAUTH Authentication required."),
+            _ if !session.has_logged_in => away("NOAUTH Authentication required."),
+            _ if turn.and_then(Turn::says).is_some()
+                && !session.is_named
+                && !session.is_restricted =>
+            {
+                away(turn.and_then(Turn::says).unwrap())
+            }
             ["SELECT", database] => {
                 session.database = database.parse().unwrap();
                 ok()
+            }
+            ["CLIENT", "SETNAME" | "TRACKING", ..]
+                if session.is_restricted || turn == Some(Turn::Denies("CLIENT")) =>
+            {
+                session.is_restricted = true;
+                refusal("NOPERM User default has no permissions to run this command")
             }
             ["CLIENT", "SETNAME", _] => {
                 session.is_named = true;

@@ -30,6 +30,8 @@ const LEAST_UPTIME: Duration = Duration::from_secs(2);
 /// the clock of the server that a client knows.
 const CLOCK_ERROR: u64 = 400_000;
 pub(super) const PASSWORD: &str = "pa55word";
+/// The password of the sentinels.
+pub(super) const WATCHWORD: &str = "watchw0rd";
 pub(super) const SERVICE: &str = "main";
 /// What a run has done.
 #[derive(Debug, Default, Clone, Copy)]
@@ -37,6 +39,8 @@ pub struct Counts {
     pub connections: u64,
     pub calls: u64,
     pub answered: u64,
+    /// How many connections that have nothing but channels a server has turned away.
+    pub turned_away: u64,
 }
 
 pub(super) enum Event {
@@ -117,7 +121,7 @@ struct Way<'a> {
 }
 
 enum Asked {
-    Connect(ConnId, Host, Option<SocketAddr>),
+    Connect(ConnId, Host, Option<SocketAddr>, bool),
     Write(ConnId, Vec<u8>),
     Close(ConnId),
 }
@@ -128,8 +132,12 @@ impl Io for Way<'_> {
             panic!("{} is no place of this world", server.at);
         };
         *self.last_conn += 1;
-        self.asked
-            .push(Asked::Connect(*self.last_conn, host.clone(), server.peer));
+        self.asked.push(Asked::Connect(
+            *self.last_conn,
+            host.clone(),
+            server.peer,
+            server.provided,
+        ));
         *self.last_conn
     }
 
@@ -189,6 +197,7 @@ impl World {
         };
         let mut nodes: Vec<Node> = (0..count).map(Node::new).collect();
         let password = random.chance(500).then(|| PASSWORD.to_owned());
+        let watchword = random.chance(500).then(|| WATCHWORD.to_owned());
         let (sharded, old) = (random.chance(700), random.chance(500));
         for (number, node) in nodes.iter_mut().enumerate() {
             node.data
@@ -199,7 +208,7 @@ impl World {
                 Kind::Resp2 if old => node.hello = random.pick(&[Hello::NoProto, Hello::Unknown]),
                 Kind::Sentinel if number > 1 => {
                     node.names = Some(0);
-                    node.password = None;
+                    node.password.clone_from(&watchword);
                 }
                 Kind::Sentinel => {
                     node.is_primary = number == 0;
@@ -208,6 +217,7 @@ impl World {
                 Kind::Cluster => node.map = Some([0, 1, 2, 0]),
                 _ => {}
             }
+            node.own_password.clone_from(&node.password);
         }
         let hosts = |from: usize| nodes[from..].iter().map(|node| node.host.clone()).collect();
         let topology = match kind {
@@ -230,7 +240,10 @@ impl World {
             topology,
             at: At::Tcp(nodes[0].host.clone()),
             server: login,
-            sentinel: Login::default(),
+            sentinel: Login {
+                password: watchword,
+                ..Login::default()
+            },
             tls: false,
             http: false,
         };
@@ -463,7 +476,7 @@ impl World {
 
     fn carry_out(&mut self, number: usize, asked: Asked) {
         match asked {
-            Asked::Connect(id, host, peer) => {
+            Asked::Connect(id, host, peer, provided) => {
                 let node = self.nodes.iter().position(|node| node.host == host);
                 let Some(node) = node else {
                     return self.fail(format!("{host:?} is no server"));
@@ -473,7 +486,8 @@ impl World {
                 }
                 self.note(|| format!("client {number} connects {id} to {node}"));
                 let identity = self.random.next() & 0xffff_ffff_ffff;
-                self.conns.insert(id, Conn::new(number, node, identity));
+                let conn = Conn::new(number, node, identity, provided);
+                self.conns.insert(id, conn);
                 self.clients[number].alive.insert(id);
                 let delay = self.delay();
                 if self.nodes[node].ignores <= self.now {
@@ -638,7 +652,8 @@ impl World {
                     }
                 }
             }
-            Input::Routes(_) => {}
+            // Others may be connected again without a word.
+            Input::Routes(routes) => client.down.retain(|link| routes.leads_to(*link)),
             other => self.fail(format!("{other:?} comes from no connection")),
         }
     }
@@ -716,6 +731,13 @@ impl World {
             wrong = Some(format!("call {call} is overdue"));
         }
         let links = links_of(&mut client.net);
+        for at in client.down.iter().copied() {
+            // The first one of a server is for most calls.
+            let conn = links.iter().find(|(of, _, calls, _)| *of == at && *calls);
+            if conn.is_some_and(|(_, conn, ..)| conn.is_some()) {
+                wrong = Some(format!("{at} is told as out of reach, and is connected"));
+            }
+        }
         if self.kind != Kind::Cluster {
             let generations: Vec<u64> = links.iter().map(|(.., at)| *at).collect();
             let before = std::mem::replace(&mut client.generations, generations.clone());
@@ -731,17 +753,17 @@ impl World {
             let Some((id, conn)) = conn.and_then(|id| Some((id, self.conns.get(&id)?))) else {
                 continue;
             };
-            let (node, session) = (&self.nodes[conn.node], &conn.session);
+            let session = &conn.session;
             let manner = &self.clients[number].manner;
-            let is_ready = session.is_named
-                && (!is_calls || session.tracks == (manner.tracking && session.resp3))
+            let tracks = manner.tracking && session.resp3;
+            let is_ready = (session.is_named || session.is_restricted)
+                && (!is_calls || session.tracks == (tracks && !session.is_restricted))
                 && (self.kind != Kind::Resp3 || session.database == 3)
                 && (self.kind != Kind::Sentinel || !is_calls || session.told_primary)
                 && (manner.least_uptime.is_zero()
                     || !is_calls
                     || session.told_uptime > Some(manner.least_uptime.as_secs()));
-            let is_known = session.has_logged_in || node.names.is_some();
-            if !is_ready && !conn.up.is_dead || !is_known {
+            if !is_ready && !conn.up.is_dead || !session.has_logged_in {
                 wrong = Some(format!("{id} is used, and not ready"));
             }
         }
@@ -758,7 +780,7 @@ pub(super) fn peer_of(node: usize) -> SocketAddr {
 
 /// Each link of a client: its number, its connection, whether it is the one for most calls of its
 /// server, and its generation.
-type Links = Vec<(LinkId, Option<ConnId>, bool, u64)>;
+pub(super) type Links = Vec<(LinkId, Option<ConnId>, bool, u64)>;
 
 pub(super) fn links_of(net: &mut Net) -> Links {
     let mut links = Vec::new();
@@ -767,6 +789,13 @@ pub(super) fn links_of(net: &mut Net) -> Links {
         links.push((id, conn, is_calls, link.generation));
     });
     links
+}
+
+/// Whether a connection has nothing but channels, or will have nothing else.
+pub(super) fn is_apart(net: &mut Net, conn: ConnId) -> bool {
+    let mut is_apart = false;
+    net.each_link(&mut |link| is_apart |= link.has(conn) && !link.played().2);
+    is_apart
 }
 
 /// The channel of a name, as the server has it.
