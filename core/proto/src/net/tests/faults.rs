@@ -375,6 +375,11 @@ impl World {
             (server.refuses, server.ignores, server.trouble) = (0, 0, (0, ""));
             server.turns_away.0 = 0;
             server.password.clone_from(&server.own_password);
+            if self.faults {
+                // What a connection for calls has logged in with may be of no use any more.
+                self.cut_channels(node);
+            }
+            let server = &mut self.nodes[node];
             if server.map.is_some() {
                 server.map = Some(self.owners);
             }

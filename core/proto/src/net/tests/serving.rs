@@ -34,7 +34,12 @@ impl World {
             (conn.up.is_dead, conn.session.turned_away) = (true, Some(text.to_owned()));
             put(&mut conn.down.bytes, &refusal(text), false);
         }
-        let provided = node.password.clone().filter(|_| conn.provided);
+        // The program knows those of the servers, and takes no look at who asks.
+        let provided = match node.names {
+            Some(_) => Some(PASSWORD.to_owned()),
+            None => node.password.clone(),
+        };
+        let provided = provided.filter(|_| conn.provided);
         let login = provided.map(|password| Login {
             // The program may not have heard of a new one yet.
             password: Some(match !self.is_calm && self.random.chance(200) {
