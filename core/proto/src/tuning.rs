@@ -265,6 +265,10 @@ pub(crate) const CROWD_ASKED: u64 = 8;
 /// that place may have ended.
 pub(crate) const CROWD_LEFT: Duration = Duration::from_millis(500);
 
+/// The first one of a crowd is taken to listen for so long after it was told that it is. It asks again each
+/// `recheck`, which is usually sooner.
+pub(crate) const CROWD_FIRST: Duration = Duration::from_secs(30);
+
 /// The places of a crowd go when nobody has asked for one for so long. Each one asks twice as often.
 pub(crate) const CROWD_KEPT: Duration = Duration::from_secs(300);
 

@@ -674,14 +674,13 @@ impl Engine {
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
         };
-        let on_its_way = |owner| {
-            self.holds
-                .get(owner)
-                .is_some_and(|hold| hold.phase == Phase::Releasing)
-        };
-        // Others may release a read-write lock meanwhile. A try in vain is cheap.
+        // Other readers may release a lock while one of ours does. A try in vain is cheap.
         let topic = queue.channel.topic;
-        let echoes = matches!(topic, Topic::Lock | Topic::Semaphore);
+        let echoes = matches!(topic, Topic::Lock | Topic::ReadWrite | Topic::Semaphore);
+        let on_its_way = |owner| {
+            let hold = self.holds.get(owner);
+            hold.is_some_and(|hold| hold.phase == Phase::Releasing && !hold.cell.kind.reads())
+        };
         if echoes && queue.holds().iter().any(on_its_way) {
             // Nobody else can have released a lock, so this is our own message. Where others have
             // released permits, the end of our hold wakes the head.
@@ -690,7 +689,7 @@ impl Engine {
         }
         if !queue.channel.takes(now) {
             queue.turn.passed(now);
-        } else if topic == Topic::Lock {
+        } else if topic != Topic::Semaphore {
             return;
         }
         if let Topic::Seat(owner) = topic {

@@ -22,7 +22,7 @@ use crate::maps::{Map, SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::primitives::facts::Side;
 use crate::tuning;
-use crate::wire::{Name, OwnerId, Topic};
+use crate::wire::{Form, Name, OwnerId, Topic};
 
 /// A name that a caller of this client holds or waits for. There may be a million names. Most are
 /// held once and have no waiters, so they store the owner only.
@@ -145,20 +145,22 @@ impl WaitQueue {
 }
 
 impl WaitQueue {
-    /// The server confirmed our release of so many permits, 0 for a lock. `heard` subscribers got
-    /// its message.
+    /// The server confirmed our release of this form. `heard` subscribers got its message. Returns whether
+    /// others among them have a turn now.
     pub(super) fn give_turn(
         &mut self,
         now: Moment,
         heard: u32,
-        permits: u16,
+        form: &Form,
         handovers: Handovers,
-    ) {
+    ) -> bool {
         let own = self.channel.confirmed && heard > 0;
         let messages = match self.channel.topic {
             Topic::Lock => 1,
-            Topic::Semaphore => permits.min(tuning::PERMIT_MESSAGES),
-            Topic::ReadWrite | Topic::Place(_) | Topic::Seat(_) | Topic::Latch => 0,
+            // The last one of several readers publishes.
+            Topic::ReadWrite => u16::from(!form.kind.reads()),
+            Topic::Semaphore => form.permits.min(tuning::PERMIT_MESSAGES),
+            Topic::Place(_) | Topic::Seat(_) | Topic::Latch => 0,
         };
         if own && messages > 0 {
             let until = now.after(tuning::OWN_MESSAGE);
@@ -167,14 +169,14 @@ impl WaitQueue {
         }
         if self.crowd.is_known() {
             // The next one is told that it is its turn.
-            return;
+            return false;
         }
-        let handed = self.run.has_handed_over();
-        let last = handed && self.run.is_over(now, handovers);
-        if (handed || self.turn.contended) && (last || self.turn.needless <= now) {
+        let last = self.run.has_handed_over() && self.run.is_over(now, handovers);
+        if last || self.turn.needless <= now {
             let ran = last.then(|| self.run.lasted(now));
             self.turn.given(now, heard - u32::from(own), ran);
         }
+        self.turn.of_others(now).is_some()
     }
 }
 

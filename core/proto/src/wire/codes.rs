@@ -46,6 +46,9 @@ codes! {
     // How long the places of a crowd stay after the last one was asked for, in ms.
     #[allow(dead_code)] // only the scripts use it
     KEPTCROWD = tuning::CROWD_KEPT.as_millis() as i64;
+    // How long the first one of a crowd is taken to listen after it was told that it is, in ms.
+    #[allow(dead_code)] // only the scripts use it
+    FIRSTCROWD = tuning::CROWD_FIRST.as_millis() as i64;
     // When a waiter that left free permits to the first place tries again, in ms.
     #[allow(dead_code)] // only the scripts use it
     LEFTCROWD = tuning::CROWD_LEFT.as_millis() as i64;

@@ -137,7 +137,7 @@ macro_rules! script {
 pub(crate) use {lua, script};
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 26] = [
+const SHARED: [(&str, &str); 27] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -155,6 +155,7 @@ const SHARED: [(&str, &str); 26] = [
     ("crowd_args", lua!("crowd_args")),
     ("crowd_first", lua!("crowd_first")),
     ("crowd_left", lua!("crowd_left")),
+    ("crowd_listens", lua!("crowd_listens")),
     ("crowd_next", lua!("crowd_next")),
     ("crowd_over", lua!("crowd_over")),
     ("crowd_place", lua!("crowd_place")),
@@ -205,10 +206,9 @@ fn lines_for(text: &str, layout: Layout, variant: &str) -> String {
                 .split(' ')
                 .any(|name| name == "all" || name == layout_name || is_of_variant(name));
         } else if let Some(part) = line.strip_prefix("--@ ").filter(|_| wanted) {
-            let shared = SHARED
-                .iter()
-                .find(|(name, _)| *name == part)
-                .map_or("", |(_, text)| text);
+            let shared = SHARED.iter().find(|(name, _)| *name == part);
+            debug_assert!(shared.is_some(), "a script needs {part}.lua");
+            let shared = shared.map_or("", |(_, text)| text);
             all += &lines_for(shared, layout, variant);
         } else if wanted {
             all += line;

@@ -330,11 +330,14 @@ impl Engine {
         let ended = self.end_place(&name, owner, kind);
         // Another copy would take it from a later waiter.
         let ended = if was_sent { Some(NOBODY) } else { ended };
+        let channel = self.names.queues.get(&name).map(|queue| &queue.channel);
+        let topic = kind.facts().topic;
+        let own = channel.is_some_and(|channel| channel.confirmed && channel.topic == topic);
         if ended.is_some()
             && let Some(command) = self.command_of(owner)
-            && let Op::Release(Release { place, .. }) = Arc::make_mut(&mut command.op)
+            && let Op::Release(Release { place, hears, .. }) = Arc::make_mut(&mut command.op)
         {
-            *place = ended;
+            (*place, *hears) = (ended, own);
         }
     }
 
@@ -605,9 +608,15 @@ impl Engine {
                 self.start_next(owner);
             }
             (HoldOp::Leave(_), Reply::Released(heard)) => {
-                let (name, permits) = (&hold.cell.name, hold.cell.form().permits);
-                if let Some(queue) = self.names.queues.get_mut(name) {
-                    queue.give_turn(self.cx.now, heard, permits, self.cx.config.handovers);
+                let (name, form) = (hold.cell.name.clone(), hold.cell.form());
+                let handovers = self.cx.config.handovers;
+                if let Some(queue) = self.names.queues.get_mut(&name)
+                    && queue.give_turn(self.cx.now, heard, &form, handovers)
+                    && !(queue.channel.wanted || form.kind.facts().queues)
+                {
+                    // It has never been refused, and would take the lock again before they hear of it.
+                    let topic = form.kind.facts().topic;
+                    self.names.want_channel(&mut self.cx, &name, topic);
                 }
                 self.freed(owner, request);
             }

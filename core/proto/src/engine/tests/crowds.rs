@@ -171,7 +171,14 @@ impl Many {
 
     fn later(&mut self, at: usize, delay: u64, what: What) {
         self.last += 1;
-        let due = self.time + delay;
+        // No two calls take the same time: clients would keep step.
+        let is_call = matches!(what, What::Asks(..) | What::Outcome(..));
+        let more = if is_call {
+            self.last * 7919 % (self.way * 2 / 3)
+        } else {
+            0
+        };
+        let due = self.time + delay + more;
         self.events.insert((due, self.last), (at, what));
     }
 
@@ -462,8 +469,15 @@ fn a_hand_over_in_a_crowd_costs_few_calls_however_large_it_is() {
         );
         println!("{about}");
         let fair = jain > 0.95 && longest < 3 * count.max(60) as u64;
+        // A permit comes back before those that were told listen for it.
+        let busy = if is_told(kind) && inside == 0 {
+            2.0
+        } else {
+            0.0
+        };
+        let most = most(kind);
         assert!(
-            cost < most(kind) && fair && pause < inside + 10_000,
+            cost < most + busy && fair && pause < inside + 10_000,
             "{about}"
         );
     }
@@ -613,5 +627,45 @@ fn a_client_that_takes_a_permit_again_at_once_keeps_no_crowd_out() {
         let about = format!("{count}: {} got, jain {:.3}", many.got, many.jain());
         println!("{about}");
         assert!(many.jain() > 0.95, "{about}");
+    }
+}
+
+/// The first one looks again meanwhile, finds that it is the first, and listens to the channel of the lock.
+#[test]
+fn work_that_outlasts_a_look_takes_no_place_from_the_first_one() {
+    for kind in [Kind::Reentrant, Kind::Simple, Kind::Write] {
+        let mut many = Many::new(8, kind, 3 * RECHECK.as_micros() as u64);
+        many.message_way = 50;
+        many.run(20 * many.inside);
+        many.cost(300 * many.inside);
+        let about = format!(
+            "{kind:?}: longest wait {} of {} hand-overs, jain {:.3}",
+            many.longest,
+            many.got,
+            many.jain()
+        );
+        println!("{about}");
+        // Each one waits for the seven others.
+        assert!(many.longest < 12 && many.got > 290, "{about}");
+    }
+}
+
+#[test]
+fn two_clients_take_turns() {
+    for kind in [Kind::Reentrant, Kind::Simple, Kind::Write] {
+        for message_way in [0, 300] {
+            let mut many = Many::new(2, kind, 1_000);
+            (many.message_way, many.rest) = (message_way, 0);
+            many.run(1_000_000);
+            many.cost(20_000_000);
+            let about = format!(
+                "{kind:?}, {message_way}: {} got, longest wait {}, jain {:.3}",
+                many.got,
+                many.longest,
+                many.jain()
+            );
+            println!("{about}");
+            assert!(many.jain() > 0.95 && many.got > 10_000, "{about}");
+        }
     }
 }

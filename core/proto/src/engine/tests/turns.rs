@@ -102,16 +102,26 @@ fn a_release_during_the_first_try_on_a_channel_that_stayed_is_not_missed() {
 
 #[test]
 fn the_message_of_its_own_release_wakes_nobody() {
-    for early in [true, false] {
+    let cases = [Kind::Reentrant, Kind::Write].map(|kind| [(kind, true), (kind, false)]);
+    for (kind, early) in cases.into_iter().flatten() {
         let mut rig = Rig::new();
-        let grant = won_from_others(&mut rig);
+        rig.engine.cx.config.linger = secs(1);
+        let terms = Terms { kind, ..WATCHED };
+        let asks = |rig: &mut Rig| rig.acquire_with("n", OwnerKey::Once, None, terms);
+        let id = asks(&mut rig);
+        let sent = rig.sent();
+        rig.busy(&sent, LEASE);
+        rig.input(Input::Subscribed("n".into()));
+        let sent = rig.sent();
+        rig.grant(&sent);
+        let grant = rig.granted(id);
         rig.release(&grant);
         let sent = rig.sent();
         if early {
             message(&mut rig);
         }
         rig.reply(&sent, Reply::Released(1));
-        rig.acquire("n");
+        asks(&mut rig);
         let sent = rig.sent();
         if !early {
             message(&mut rig);

@@ -113,7 +113,7 @@ impl Ops for Sides {
         call.timeouts(&op.name);
         if let Some(place) = op.place.filter(|_| !op.unmark && !self.reads) {
             call.places(&op.name);
-            call.crowd(&op.name, place);
+            call.leaves_crowd(&op.name, place, op.hears);
             return RELEASE_IN_CROWD;
         }
         self.scripts().release[usize::from(op.unmark)]

@@ -62,11 +62,12 @@ end
 if behind and not mode then
 -- It may not have been woken.
 --@ crowd_next
-  behind = woken
+  behind = woken or listens
 end
 if barred or behind and not mode or held and count == 0 then
   local ttl = redis.call('PTTL', lock)
 --@ crowd_place
+--@ crowd_listens
   if type(ahead) == 'number' then return {now, PARKED, ttl, ahead} end
 end
 --# all

@@ -4,7 +4,9 @@
 -- ARGV   owner, channel, publish verbs, what time-out keys begin with
 -- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 --# write-crowd
--- In a crowd, ARGV ends with what their channels begin with, the set of the places, and one that is given up.
+-- In a crowd, ARGV ends with what their channels begin with, the set of the places, one that is given up, and 1 if this
+-- client hears of the release.
+local own = tonumber(table.remove(ARGV))
 local place = table.remove(ARGV)
 local crowd = table.remove(ARGV)
 local channel, verbs = table.remove(ARGV), ARGV[3]
@@ -73,11 +75,12 @@ if left > 1 and mode then
 end
 --# all
 
+local heard, refused
 --# write-crowd
 -- It hears of it before those that have no place.
+repeat
 --@ crowd_next
---# all
-local heard, refused
+if not heard then
 --# read
 for verb in string.gmatch(ARGV[3], '%u+') do
   heard = redis.pcall(verb, ARGV[2], '0')
@@ -88,5 +91,9 @@ for verb in string.gmatch(ARGV[3], '%u+') do
   heard = redis.pcall(verb, ARGV[2], '1')
 --@ told
 end
+--# write-crowd
+end
+-- Nobody else heard it, so the first one is gone.
+until not listens or heard > own or redis.pcall('ZREM', crowd, listens) ~= 1
 --# all
 return RELEASED + (refused or heard or 0)

@@ -79,10 +79,11 @@ if not held and count > 1 then return {now, GONE, other and STOLEN or DELETED} e
 if behind and not held and not other then
 -- It may not have been woken.
 --@ crowd_next
-  behind = woken
+  behind = woken or listens
 end
 if other or behind and not held or count == 0 and held then
 --@ crowd_place
+--@ crowd_listens
   if type(ahead) == 'number' then return {now, PARKED, ttl or -1, ahead} end
 end
 --# all

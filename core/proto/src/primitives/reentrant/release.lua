@@ -4,7 +4,8 @@
 --        seconds that an adaptive lock was held, seconds that were asked for
 -- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 --# hash-crowd plain-crowd learning-crowd
--- In a crowd, ARGV ends with the set of the places, and one that is given up.
+-- In a crowd, ARGV ends with the set of the places, one that is given up, and 1 if this client hears of the release.
+local own = tonumber(table.remove(ARGV))
 local place = table.remove(ARGV)
 local crowd = table.remove(ARGV)
 local channel, verbs = ARGV[2], ARGV[3]
@@ -27,7 +28,7 @@ if freed ~= 1 then
 --@ clock
     local free, told = 0, time[1] * 1000000 + time[2] - 4e15
 --@ crowd_tell
-  elseif type(ahead) ~= 'number' or ahead == 0 then
+  elseif (type(ahead) ~= 'number' or ahead == 0) and (type(many) ~= 'number' or many == 0) then
 --@ crowd_next
   end
 --# hash
@@ -63,11 +64,13 @@ if ARGV[4] then pcall(learn, tonumber(ARGV[4]), tonumber(ARGV[5])) end
 redis.call('DEL', lock)
 --# all
 
+local heard, refused
 --# hash-crowd plain-crowd learning-crowd
 -- It hears of it before those that have no place.
+repeat
 --@ crowd_next
+if not heard then
 --# all
-local heard, refused
 if not ARGV[3] then
   heard = redis.pcall('PUBLISH', ARGV[2], '0')
 --@ told
@@ -77,4 +80,9 @@ else
 --@ told
   end
 end
+--# hash-crowd plain-crowd learning-crowd
+end
+-- Nobody else heard it, so the first one is gone.
+until not listens or heard > own or redis.pcall('ZREM', crowd, listens) ~= 1
+--# all
 return RELEASED + (refused or heard or 0)

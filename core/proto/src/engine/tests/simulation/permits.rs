@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::server::{Lock, Uuid};
 use crate::error::LostReason;
-use crate::tuning::{CROWD_LEFT, PERMIT_MARGIN};
+use crate::tuning::{CROWD_FIRST, CROWD_LEFT, PERMIT_MARGIN};
 use crate::wire::{OwnerId, Permits, Reply};
 
 /// The lease in whole milliseconds.
@@ -21,6 +21,16 @@ pub struct Crowd<Who> {
     told: Vec<u64>,
 }
 
+/// Whom a release wakes of a crowd.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Woken<Who> {
+    Nobody,
+    /// The first place, by a message of its own.
+    By,
+    /// This one, if it hears the channel of the lock.
+    Listens(Who),
+}
+
 impl<Who> Default for Crowd<Who> {
     fn default() -> Self {
         let (places, told) = (vec![], vec![]);
@@ -29,6 +39,11 @@ impl<Who> Default for Crowd<Who> {
 }
 
 impl<Who: Copy + PartialEq> Crowd<Who> {
+    /// Whether one has been told that it is among the first.
+    pub fn has_told(&self) -> bool {
+        !self.told.is_empty()
+    }
+
     fn at(&self, who: Who) -> Option<usize> {
         self.places.iter().position(|other| *other == who)
     }
@@ -38,17 +53,25 @@ impl<Who: Copy + PartialEq> Crowd<Who> {
         i64::try_from(self.at(who).unwrap_or(self.places.len())).unwrap()
     }
 
-    /// Gives somebody its place. Returns how many are before it.
-    pub fn park(&mut self, who: Who) -> u32 {
+    fn take(&mut self, who: Who) -> u32 {
         if self.at(who).is_none() {
             self.places.push(who);
         }
         u32::try_from(self.at(who).unwrap()).unwrap()
     }
 
+    /// Gives somebody its place at a lock. Returns how many are before it. The first one is told that it is.
+    pub fn park(&mut self, who: Who, now: u64) -> u32 {
+        let ahead = self.take(who);
+        if ahead == 0 {
+            self.tells(who, now);
+        }
+        ahead
+    }
+
     /// Gives somebody its place among those that wait for permits, of which so many are free.
     pub fn stand(&mut self, who: Who, free: i64, now: u64) -> u32 {
-        let ahead = self.park(who);
+        let ahead = self.take(who);
         let was = (ahead as usize) < self.told.len();
         let is_first = !was && i64::from(ahead) <= free.max(0);
         if is_first {
@@ -103,17 +126,22 @@ impl<Who: Copy + PartialEq> Crowd<Who> {
         }
     }
 
-    /// Wakes the first place, unless it is this one, or has been told.
-    pub fn wake(&mut self, own: Who, mut hears: impl FnMut(Who) -> bool) -> bool {
-        while self.told.is_empty()
-            && let Some(first) = self.places.first().copied().filter(|first| *first != own)
-        {
+    /// Wakes the first place, unless it is this one. The first one may have been told that it is, and listens
+    /// to the channel of the lock then.
+    pub fn wake(&mut self, own: Who, now: u64, mut hears: impl FnMut(Who) -> bool) -> Woken<Who> {
+        while let Some(first) = self.places.first().copied().filter(|first| *first != own) {
+            let told = self.told.first().copied();
+            if told.is_some_and(|told| {
+                now.saturating_sub(told) < u64::try_from(CROWD_FIRST.as_micros()).unwrap()
+            }) {
+                return Woken::Listens(first);
+            }
             if hears(first) {
-                return true;
+                return Woken::By;
             }
             self.leave(first);
         }
-        false
+        Woken::Nobody
     }
 }
 

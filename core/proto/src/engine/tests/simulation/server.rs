@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::permits::{Crowd, MARGIN_MS, Semaphore};
+use super::permits::{Crowd, MARGIN_MS, Semaphore, Woken};
 use super::places::Place;
 use super::shared::Shared;
 use crate::error::LostReason;
@@ -651,6 +651,7 @@ impl Server {
                 ttl,
                 unmark,
                 place,
+                hears,
                 ..
             }) if is_read_write(form.kind) => {
                 let before = self.effects.published.len();
@@ -669,7 +670,8 @@ impl Server {
                     left => self.lower(origin, name, (me, reads), left, *ttl),
                 };
                 if let (0, Some(place)) = (*remaining, place.filter(|_| !unmark)) {
-                    self.leave_crowd(name, (origin.uuid, place), before);
+                    let others = heard_by_others(&reply, *hears);
+                    self.leave_crowd(name, (origin.uuid, place), others, before);
                 }
                 reply
             }
@@ -781,6 +783,7 @@ impl Server {
                 ttl,
                 lesson,
                 place,
+                hears,
                 ..
             }) => {
                 let before = self.effects.published.len();
@@ -802,10 +805,12 @@ impl Server {
                     let behind =
                         |crowd: &&mut Crowd<_>| crowd.left(own) > 0 && crowd.places.contains(&own);
                     let is_behind = crowd.as_ref().is_some_and(behind);
+                    let has_told = crowd.as_ref().is_some_and(|crowd| crowd.has_told());
                     if crowd.is_some_and(|crowd| crowd.leave(own)) {
                         self.tell_crowd(name, 0);
-                    } else if !is_behind {
-                        self.leave_crowd(name, own, before);
+                    } else if !is_behind && !has_told {
+                        let others = heard_by_others(&reply, *hears);
+                        self.leave_crowd(name, own, others, before);
                     }
                 }
                 reply
@@ -883,7 +888,7 @@ impl Server {
         if first || self.locks.contains_key(name) || self.shared.contains_key(name) {
             return None;
         }
-        let woken = self.wake_crowd(name, (uuid, owner));
+        let woken = self.wake_crowd(name, (uuid, owner)) != Woken::Nobody;
         woken.then(|| self.park(name, (uuid, owner)))
     }
 
@@ -908,7 +913,9 @@ impl Server {
 
     /// Gives a client its place in a crowd. Returns how many are before it.
     pub fn park(&mut self, name: &Name, place: (Uuid, OwnerId)) -> u32 {
-        self.crowds.entry(name.clone()).or_default().park(place)
+        let now = self.clock;
+        let crowd = self.crowds.entry(name.clone()).or_default();
+        crowd.park(place, now)
     }
 
     /// Tells the first places of those that wait for permits, of which so many are free.
@@ -922,23 +929,35 @@ impl Server {
     }
 
     /// A release gives this place up and wakes the first one, which hears of it before others do of all that
-    /// was published since `before`.
-    fn leave_crowd(&mut self, name: &Name, own: (Uuid, OwnerId), before: usize) {
+    /// was published since `before`. So many others heard that, if it freed the lock.
+    fn leave_crowd(
+        &mut self,
+        name: &Name,
+        own: (Uuid, OwnerId),
+        others: Option<u32>,
+        before: usize,
+    ) {
         let told = self.effects.published.len() - before;
         if let Some(crowd) = self.crowds.get_mut(name) {
             crowd.leave(own);
         }
-        self.wake_crowd(name, own);
+        while let Woken::Listens(gone) = self.wake_crowd(name, own)
+            && others == Some(0)
+            && let Some(crowd) = self.crowds.get_mut(name)
+        {
+            crowd.leave(gone);
+        }
         self.effects.published[before..].rotate_left(told);
     }
 
     /// Wakes the first place that somebody listens for, unless it is this one.
-    pub fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> bool {
+    fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> Woken<(Uuid, OwnerId)> {
+        let now = self.clock;
         let Some(mut crowd) = self.crowds.remove(name) else {
-            return false;
+            return Woken::Nobody;
         };
         let hears = |(uuid, place)| self.publish_to(uuid, Topic::Place(place), name) > 0;
-        let woken = crowd.wake(own, hears);
+        let woken = crowd.wake(own, now, hears);
         self.crowds.insert(name.clone(), crowd);
         woken
     }
@@ -1488,6 +1507,14 @@ fn semaphore_changed(all: &BTreeMap<Name, Semaphore>, name: &Name, before: Optio
 }
 
 /// Whether the command is for semaphores.
+/// How many other clients hear of a release, if it freed its lock.
+fn heard_by_others(reply: &Reply, own: bool) -> Option<u32> {
+    match reply {
+        Reply::Released(heard) => Some(heard.saturating_sub(own.into())),
+        _ => None,
+    }
+}
+
 fn is_of_semaphore(op: &Op) -> bool {
     let kind = match op {
         Op::Acquire(Acquire { form, .. })
