@@ -5,15 +5,14 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use redis::Value;
-use redlatch::embed::{self, Inspector, LockExt, channels, queue};
+use redlatch::embed::{self, Inspector, LockExt, Value, channels, queue};
 use redlatch::{AcquireOptions, Client, Error, ErrorKind, Kind, Level, Lock, OptionValue};
 use serde_json::json;
 
 use crate::arguments::{Doctor, Server};
 use crate::connect;
 use crate::failure::{self, Failure};
-use crate::reply::{field, text, to};
+use crate::reply::{field, pairs, text, to};
 
 /// The exit code if something has to be changed.
 const UNFIT: u8 = 1;
@@ -242,8 +241,8 @@ fn rights(inspector: &mut Inspector, node: usize, key: &str) -> redlatch::Result
 
 /// What a setting is. `None`: this user may not ask.
 fn setting(reply: redlatch::Result<Value>) -> Option<String> {
-    let pairs = to::<HashMap<String, String>>(reply.ok()?)?;
-    pairs.into_values().next()
+    let pairs = pairs::<String, String>(reply.ok()?)?;
+    pairs.into_iter().next().map(|(_, value)| value)
 }
 
 /// The first two numbers of a version.
@@ -362,21 +361,10 @@ fn tracks(refused: Option<Error>, most: Option<String>) -> Opinion {
     }
 }
 
-/// Whether the user that needs no name needs no password either. The reply is a map, or a list of its
-/// names and values.
+/// Whether the user that needs no name needs no password either.
 fn access(user: Value) -> Opinion {
-    let named = |wanted: &str, name: Value| to::<String>(name).is_some_and(|name| name == wanted);
-    let flags = match user {
-        Value::Map(pairs) => pairs
-            .into_iter()
-            .find_map(|(name, value)| named("flags", name).then_some(value)),
-        Value::Array(words) => {
-            let mut words = words.into_iter();
-            words.by_ref().find(|word| named("flags", word.clone()));
-            words.next()
-        }
-        _ => None,
-    };
+    let mut fields = pairs::<String, Value>(user).unwrap_or_default().into_iter();
+    let flags = fields.find_map(|(name, value)| (name == "flags").then_some(value));
     let flags = flags.and_then(to::<Vec<String>>).unwrap_or_default();
     let has = |wanted: &str| flags.iter().any(|flag| flag == wanted);
     match has("on") && has("nopass") {
@@ -392,7 +380,7 @@ fn access(user: Value) -> Opinion {
 type Master = HashMap<String, String>;
 
 fn master(reply: Value) -> Master {
-    to(reply).unwrap_or_default()
+    pairs(reply).unwrap_or_default().into_iter().collect()
 }
 
 fn number(master: &Master, name: &str) -> Option<u64> {

@@ -4,15 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redis::Value;
 use redlatch::ErrorKind;
-use redlatch::embed::Inspector;
 use redlatch::embed::names::{MODE, WRITER, semaphore_of, taken_key};
+use redlatch::embed::{Inspector, Value};
 
 use crate::failure::{Exit, Failure};
 use crate::held::{Held, Owner};
 use crate::pattern;
-use crate::reply::to;
+use crate::reply::{pairs, to};
 use crate::shown::shown;
 
 /// How many keys a server looks at for one answer.
@@ -313,7 +312,7 @@ fn semaphores(
         vec!["ZRANGE", key, FIRST_PERMIT, "-1", "WITHSCORES"]
     })?;
     let permits = sets.into_iter().filter_map(|(key, reply)| {
-        let ids = to::<Vec<(Vec<u8>, f64)>>(reply?)?;
+        let ids = pairs::<Vec<u8>, f64>(reply?)?;
         semaphore(semaphore_of(&key)?, now, ids)
     });
     Ok(permits.collect())
@@ -390,7 +389,7 @@ fn held(name: String, remaining: i64, content: Value) -> Option<Held> {
             };
             (kind, vec![Owner::new(owner, 1)])
         }
-        fields => hash(to(fields)?)?,
+        fields => hash(pairs(fields)?)?,
     };
     if remaining == GONE {
         return None;

@@ -1,9 +1,8 @@
 //! How many clients wait for a lock. A waiter listens to the channel on which the release is published. A
 //! waiter of a fair lock also stands in its queue.
 
-use redis::Value;
 use redlatch::Kind;
-use redlatch::embed::{Inspector, channels, queue};
+use redlatch::embed::{Inspector, Value, channels, queue};
 
 use crate::held::Held;
 use crate::reply::to;

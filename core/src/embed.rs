@@ -21,6 +21,7 @@ pub use crate::options::{
 pub use crate::sys::Uncancelled;
 pub use redlatch_proto::glob;
 pub use redlatch_proto::url::each_of_quorum;
+pub use redlatch_proto::value::Value;
 pub use redlatch_proto::wire::access::{Part, rules};
 pub use redlatch_proto::wire::names;
 
@@ -78,7 +79,7 @@ impl ClientBuilderExt for ClientBuilder {
 
     fn inspect(self) -> Result<Inspector> {
         let (place, manner) = self.place()?;
-        Inspector::connect(&place, &manner)
+        Inspector::connect(place, manner)
     }
 }
 

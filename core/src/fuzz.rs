@@ -73,10 +73,9 @@ fn ops() -> Vec<Op> {
 
 /// A reply of the server, to each of our commands.
 pub fn replies(input: &[u8]) {
-    let Ok(value) = redis::parse_redis_value(input) else {
+    let Ok(Some(value)) = redlatch_proto::net::parse(input) else {
         return;
     };
-    let value = crate::driver::reply(value);
     for op in ops() {
         check(&decode(&op, value.clone()), &[ErrorKind::Server]);
     }

@@ -1,36 +1,32 @@
 //! Connects once to every primary.
 
-use std::time::Duration;
+use std::rc::Rc;
 
 use futures_util::future::{join_all, try_join_all};
-use redis::aio::MultiplexedConnection;
-use redlatch_proto::cluster::node_of;
+use redlatch_proto::cluster::{self, node_of};
+use redlatch_proto::net;
 
-use crate::driver::{Address, Sentinels, Servers};
+use crate::driver::{Asking, Manner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::url::Host;
+use crate::url::{Host, Place, Topology};
 
-/// A connection to each primary, with the address that it leads to.
+/// A connection to each primary.
 ///
 /// # Errors
 /// `unavailable`, `auth`, `denied` or `invalid_argument`; for a cluster also if one of its primaries
 /// cannot be reached.
-pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, MultiplexedConnection)>> {
-    Ok(match servers {
-        Servers::Single(address) => vec![within(&address.clone(), address.commands()).await?],
-        Servers::Sentinel {
-            sentinels,
-            service,
-            server,
-        } => {
-            let sentinels = Sentinels::new(sentinels, service, server.clone());
-            vec![within(&server, sentinels.connect()).await?]
+pub(crate) async fn primaries(place: &Place, manner: &Manner) -> Result<Vec<Asking>> {
+    let plain = Rc::new(manner.plain(place.tls));
+    let server = net::Server::of(place, &plain);
+    let keeper = |host: Host| Asking::connect(net::Asking::keeper(server.at(&host)), manner);
+    Ok(match &place.topology {
+        Topology::Single | Topology::Sentinel { .. } => {
+            let primary = net::Asking::primary(place, &plain);
+            vec![Asking::connect(primary, manner).await?]
         }
-        Servers::Quorum(servers) => {
+        Topology::Quorum { hosts } => {
             // The servers that are there: one looks at them most closely when another is not.
-            let asked = servers
-                .into_iter()
-                .map(|server| async move { within(&server.clone(), server.commands()).await });
+            let asked = hosts.iter().cloned().map(keeper);
             let (there, mut missing): (Vec<_>, Vec<_>) =
                 join_all(asked).await.into_iter().partition(Result::is_ok);
             let there: Vec<_> = there.into_iter().flatten().collect();
@@ -39,23 +35,20 @@ pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, Multiple
                 _ => there,
             }
         }
-        Servers::Cluster { server, seeds } => {
-            let nodes = shards(&server, &seeds).await?;
-            try_join_all(
-                nodes
-                    .into_iter()
-                    .map(|node| async move { within(&node.clone(), node.commands()).await }),
-            )
-            .await?
+        Topology::Cluster { hosts } => {
+            let shards = shards(&server, hosts, manner).await?;
+            try_join_all(shards.into_iter().map(keeper)).await?
         }
     })
 }
 
 /// The primaries of a cluster, as the first of these nodes that answers names them.
-async fn shards(server: &Address, seeds: &[Host]) -> Result<Vec<Address>> {
+async fn shards(server: &net::Server, seeds: &[Host], manner: &Manner) -> Result<Vec<Host>> {
     let asked = seeds.iter().map(|seed| async {
-        let seed = server.at(&seed.name, seed.port);
-        within(&seed, seed.clone().ask_for_slots()).await
+        let seed_at = net::Asking::plain(server.at(seed));
+        let mut asking = Asking::connect(seed_at, manner).await?;
+        let answer = asking.ask_one(cluster::MAP.to_vec()).await?;
+        cluster::map_of(answer, seed)
     });
     let mut failure = Error::new(ErrorKind::InvalidArgument, "the URL names no node");
     for answer in join_all(asked).await {
@@ -67,20 +60,10 @@ async fn shards(server: &Address, seeds: &[Host]) -> Result<Vec<Address>> {
                         nodes.push(node);
                     }
                 }
-                let nodes = nodes.iter().map(|node| server.at(&node.name, node.port));
-                return Ok(nodes.collect());
+                return Ok(nodes);
             }
             Err(error) => failure = error,
         }
     }
     Err(failure)
-}
-
-/// Limits an attempt to the option `connect_timeout`.
-async fn within<T>(address: &Address, attempt: impl Future<Output = Result<T>>) -> Result<T> {
-    let limit: Duration = address.timeout();
-    match tokio::time::timeout(limit, attempt).await {
-        Ok(done) => done,
-        Err(_) => Err(address.late()),
-    }
 }

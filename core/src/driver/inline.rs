@@ -20,21 +20,22 @@
 
 use std::io::{self, ErrorKind as IoKind};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use redlatch_proto::net;
 use redlatch_proto::value::Value;
-use tokio::time::timeout;
 
 use super::News;
-use super::connect::{Address, fresh_identity};
-use super::replies;
+use super::asking::Asking;
+use super::connect::{Manner, fresh_identity};
 use super::server_clock::ServerClock;
 use crate::clock;
 use crate::engine::Input;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
 use crate::sys::{BlockingSocket, StopFlag};
 use crate::tuning;
@@ -249,7 +250,8 @@ impl InlineConnector {
 
 /// How to make an inline connection that goes with a command connection.
 pub(super) struct Plan {
-    pub(super) address: Address,
+    pub(super) server: Rc<net::Server>,
+    pub(super) manner: Manner,
     /// Whether the command connection has client tracking.
     pub(super) tracked: bool,
     pub(super) publish: Publish,
@@ -260,17 +262,18 @@ pub(super) struct Plan {
 impl Plan {
     async fn open(self) -> Result<InlineConnection> {
         let Plan {
-            address,
+            server,
+            manner,
             tracked,
             publish,
             clock,
             generation,
         } = self;
-        let limit = address.timeout();
-        let late = address.late();
-        let open = |address: Address| async move { address.blocking().await };
-        let opened = timeout(limit, address.logged_in(open)).await;
-        let (_, stream) = opened.map_err(|_| late)??;
+        let opened = Asking::connect(net::Asking::plain(server), &manner).await?;
+        let stream = opened.into_blocking().map_err(|error| {
+            let text = format!("no thread can wait on this connection: {error}");
+            Error::new(ErrorKind::Unavailable, text)
+        })?;
         Ok(InlineConnection {
             stream: Arc::new(stream),
             call: None,
@@ -410,12 +413,7 @@ impl InlineConnection {
         if let Some(array) = numbers(answer) {
             return Ok(Some(array));
         }
-        match redis::parse_redis_value(answer) {
-            Ok(value) => Ok(Some(replies::value(value))),
-            // The reply is incomplete.
-            Err(error) if error.is_connection_dropped() => Ok(None),
-            Err(error) => Err(io::Error::other(error)),
-        }
+        net::parse(answer).map_err(io::Error::other)
     }
 
     /// Whether the last reply came within `patience`.

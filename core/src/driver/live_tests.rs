@@ -5,6 +5,7 @@
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::rc::Rc;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
@@ -12,6 +13,7 @@ use std::task::Poll;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, fork};
+use redlatch_proto::net;
 
 use super::inline::InlineSlot;
 use super::io::Net;
@@ -52,19 +54,19 @@ fn place_by(protocol: Protocol, url: &str) -> (Place, Manner) {
     (crate::url::parse(url).unwrap(), manner)
 }
 
-fn address(url: &str) -> Address {
-    address_by(Protocol::Auto, url)
-}
-
-fn address_by(protocol: Protocol, url: &str) -> Address {
-    let (place, manner) = place_by(protocol, url);
-    Address::new(&place.at, &place.server, false, manner).unwrap()
-}
-
-/// Makes a connection that a thread can block on.
-async fn blocking(address: Address) -> Result<()> {
-    let open = |address: Address| async move { address.blocking().await };
-    address.logged_in(open).await.map(drop)
+/// Makes a connection for tools, or one that a thread can block on.
+async fn asking(what: &str, url: &str) -> Result<()> {
+    let (place, manner) = place_by(Protocol::Auto, url);
+    let server = net::Server::of(&place, &Rc::new(manner.plain(false)));
+    let asking = match what {
+        "tools" => net::Asking::keeper(server),
+        _ => net::Asking::plain(server),
+    };
+    let connected = Asking::connect(asking, &manner).await?;
+    if what == "inline" {
+        connected.into_blocking().unwrap();
+    }
+    Ok(())
 }
 
 fn inspect(text: &str) -> Op {
@@ -1047,7 +1049,7 @@ async fn a_moment_without_threads_is_an_outage_that_ends() {
     let error = link.down().await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("raise the limits"), "{error}");
-    let direct = address(&server.url()).blocking().await;
+    let direct = asking("inline", &server.url()).await;
     assert!(direct.is_ok(), "the direct connection needs no thread");
     REFUSED.set(None);
     link.until(|input| matches!(input, Input::Up(_)).then_some(()))
@@ -1216,12 +1218,10 @@ async fn a_connection_for_which_the_server_has_no_place_is_not_taken_for_one() {
         .arg(&["SET", "maxclients", "1"])
         .exec(&mut looks)
         .unwrap();
-    let address = address_by(Protocol::Resp2, &server.url());
     for what in ["commands", "tools", "inline"] {
         let refused = match what {
             "commands" => Some(Rig::new(Protocol::Resp2, &server.url()).down().await),
-            "tools" => address.clone().commands().await.err(),
-            _ => blocking(address.clone()).await.err(),
+            what => asking(what, &server.url()).await.err(),
         };
         let error = refused.unwrap_or_else(|| panic!("a connection for {what}"));
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -1246,14 +1246,10 @@ async fn a_server_that_turns_clients_away_is_heard_however_soon_it_is_gone() {
     });
     let url = format!("redis://127.0.0.1:{port}/");
     for protocol in [Protocol::Auto, Protocol::Resp2, Protocol::Resp3] {
-        for what in ["commands", "tools", "inline", "primary", "slots"] {
-            let address = address_by(protocol, &url);
+        for what in ["commands", "tools", "inline"] {
             let refused = match what {
                 "commands" => Some(Rig::new(protocol, &url).down().await),
-                "tools" => address.commands().await.err(),
-                "inline" => blocking(address).await.err(),
-                "primary" => address.ask_sentinel(&["SENTINEL", "MASTERS"]).await.err(),
-                _ => address.ask_for_slots().await.err(),
+                what => asking(what, &url).await.err(),
             };
             let error = refused.unwrap_or_else(|| panic!("{protocol:?} {what}: connected"));
             assert_eq!(

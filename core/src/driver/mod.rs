@@ -3,8 +3,7 @@
 //!
 //! The I/O thread never enters an interpreter and never waits for a caller.
 
-mod attentive;
-mod causes;
+mod asking;
 mod connect;
 mod finishing;
 mod inbox;
@@ -17,11 +16,10 @@ mod live_tests;
 #[cfg_attr(feature = "tls", allow(dead_code))]
 mod no_tls;
 mod receive_threshold;
-mod replies;
 mod run;
-mod sentinel;
 mod session;
 mod shared_engine;
+mod sockets;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;
@@ -47,20 +45,18 @@ use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
 use crate::process;
 use crate::sys::{HAS_INLINE, Timer, without_signals};
-use crate::url::{At, Host, Place, Topology};
+use crate::url::Place;
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Side};
 
-pub(crate) use connect::{Address, Manner};
+pub(crate) use asking::Asking;
+pub(crate) use connect::Manner;
 use finishing::Finishing;
 use inbox::Closed;
 use inline::InlineSlot;
 #[cfg(not(feature = "tls"))]
 use no_tls as tls;
-#[cfg(any(test, fuzzing))]
-pub(crate) use replies::value as reply;
 use run::Driver;
-pub(crate) use sentinel::Sentinels;
 pub(crate) use session::InlineCall;
 use session::Session;
 use shared_engine::SharedEngine;
@@ -80,54 +76,6 @@ pub(crate) enum Way {
     Blocking,
     /// It makes the call inline if nobody else uses the client and the answer can be expected soon.
     Alone,
-}
-
-/// The servers of a client.
-#[derive(Clone)]
-pub(crate) enum Servers {
-    Single(Address),
-    /// `server`: how to log in at the server that the sentinels name.
-    Sentinel {
-        sentinels: Vec<Address>,
-        service: String,
-        server: Address,
-    },
-    /// Some nodes of a cluster. `server`: how to log in at any of its nodes.
-    Cluster {
-        server: Address,
-        seeds: Vec<Host>,
-    },
-    /// All servers of a quorum.
-    Quorum(Vec<Address>),
-}
-
-impl Servers {
-    pub(crate) fn new(place: &Place, manner: &Manner) -> Result<Servers> {
-        let address = |at: &At| Address::new(at, &place.server, place.tls, manner.clone());
-        let all = |hosts: &[Host]| {
-            let all = hosts.iter().map(|host| address(&At::Tcp(host.clone())));
-            all.collect::<Result<Vec<Address>>>()
-        };
-        Ok(match &place.topology {
-            Topology::Single => Servers::Single(address(&place.at)?),
-            Topology::Sentinel { hosts, service } => Servers::Sentinel {
-                sentinels: hosts
-                    .iter()
-                    .map(|host| {
-                        let at = At::Tcp(host.clone());
-                        Address::new(&at, &place.sentinel, place.tls, manner.for_sentinels())
-                    })
-                    .collect::<Result<_>>()?,
-                service: service.clone(),
-                server: address(&place.at)?,
-            },
-            Topology::Cluster { hosts } => Servers::Cluster {
-                server: address(&place.at)?,
-                seeds: hosts.clone(),
-            },
-            Topology::Quorum { hosts } => Servers::Quorum(all(hosts)?),
-        })
-    }
 }
 
 /// The settings with which a driver starts.

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use redis::RedisError;
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
@@ -37,11 +36,6 @@ pub(super) fn fault_of(
     TlsFault,
     std::sync::Arc<dyn std::error::Error + Send + Sync>,
 )> {
-    None
-}
-
-/// No error comes from a handshake.
-pub(super) fn explain(_: &str, _: &RedisError) -> Option<Error> {
     None
 }
 

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::select_ok;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use crate::shared_call::SharedCall;
 use crate::sys;
+use crate::tuning;
 
 /// Looks up host names for a client: one look-up of a name at a time, because each may hang.
 #[derive(Clone, Default)]
@@ -57,7 +58,7 @@ pub(super) static HOSTS: Mutex<std::collections::BTreeMap<String, Vec<SocketAddr
     Mutex::new(std::collections::BTreeMap::new());
 
 /// A TCP connection, to the address that answers first.
-pub(super) async fn tcp(addresses: &[SocketAddr], settings: &TcpSettings) -> io::Result<TcpStream> {
+pub(super) async fn tcp(addresses: &[SocketAddr], keep_alive: Duration) -> io::Result<TcpStream> {
     if addresses.is_empty() {
         return Err(io::Error::other("the name of the host has no address"));
     }
@@ -67,11 +68,9 @@ pub(super) async fn tcp(addresses: &[SocketAddr], settings: &TcpSettings) -> io:
         .map(TcpStream::connect)
         .map(Box::pin);
     let (tcp, _) = select_ok(attempts).await?;
-    tcp.set_nodelay(settings.nodelay())?;
+    tcp.set_nodelay(true)?;
     let socket = SockRef::from(&tcp);
-    if let Some(keepalive) = settings.keepalive() {
-        socket.set_tcp_keepalive(keepalive)?;
-    }
-    sys::set_user_timeout(&socket, settings)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(keep_alive))?;
+    sys::give_up_after(&socket, tuning::TCP_USER_TIMEOUT)?;
     Ok(tcp)
 }

@@ -1,15 +1,11 @@
 //! Encrypted connections: trusted certificates, client certificates, and the meaning of handshake
 //! errors.
-//!
-//! The handshake of redis-rs is not used. It reads the system's certificates from disk for every
-//! connection. It also takes its cryptography from a process-wide setting, which belongs to the
-//! program and not to a library.
 
 use std::error::Error as StdError;
 use std::io;
+use std::iter::successors;
 use std::sync::Arc;
 
-use redis::RedisError;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,7 +16,6 @@ use tokio_rustls::rustls::{
     AlertDescription, CertificateError, ClientConfig, Error as Failure, RootCertStore,
 };
 
-use super::causes::causes;
 use crate::error::Piece::{self, Name};
 use crate::error::{Error, ErrorKind, OptionFault, Result};
 use crate::options::{ClientOptions, Pem};
@@ -148,14 +143,6 @@ fn fault(option: &'static str, text: &[Piece]) -> Error {
     OptionFault::new(option, [&[Name(option)], text].concat()).into()
 }
 
-/// Explains a failed handshake with this server and how to fix it; `None` if the failure has another
-/// cause.
-pub(super) fn explain(addr: &str, error: &RedisError) -> Option<Error> {
-    let (fault, failure) = fault_of(error)?;
-    let error = fault.error(addr, &failure.to_string());
-    Some(error.caused_by(failure))
-}
-
 /// What is wrong with the handshake that this error ends, and the failure itself; `None` if the error has
 /// another cause. A server may refuse our certificate after the handshake has ended on our side.
 pub(super) fn fault_of(error: &(dyn StdError + 'static)) -> Option<(TlsFault, Cause)> {
@@ -179,6 +166,19 @@ pub(super) fn fault_of(error: &(dyn StdError + 'static)) -> Option<(TlsFault, Ca
         _ => TlsFault::Other,
     };
     Some((fault, Arc::new(failure.clone())))
+}
+
+/// This error and those behind it, the innermost one last.
+fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    successors(Some(error), |&error: &&'a (dyn StdError + 'static)| {
+        match error.downcast_ref::<io::Error>().map(io::Error::get_ref) {
+            // `source` of an I/O error skips the error that it wraps.
+            Some(Some(inner)) => Some(inner),
+            _ => error.source(),
+        }
+    })
 }
 
 /// The reason why the certificate of a server is not accepted.

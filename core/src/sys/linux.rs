@@ -9,8 +9,7 @@ use nix::sys::eventfd::{self, EfdFlags};
 use nix::sys::socket::setsockopt;
 use nix::time::ClockId;
 use nix::{libc, setsockopt_impl, sockopt_impl};
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::SockRef;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::moment::Moment;
@@ -23,7 +22,9 @@ use super::unix::time_on;
 
 pub(crate) use super::poll::{BlockingSocket, HAS_INLINE, Sleeper, StopFlag};
 pub use super::unix::Uncancelled;
-pub(crate) use super::unix::{at_exit, connect_local, host_name, is_exhausted, without_signals};
+pub(crate) use super::unix::{
+    LocalStream, at_exit, connect_local, host_name, is_exhausted, without_signals,
+};
 pub(crate) use process::id as process_id;
 pub(crate) use timer::{Alarm, Timer};
 
@@ -99,10 +100,6 @@ impl ReceiveMinimum {
     }
 }
 
-pub(crate) fn give_up_after(settings: TcpSettings, silence: Duration) -> TcpSettings {
-    settings.set_user_timeout(silence)
-}
-
-pub(crate) fn set_user_timeout(socket: &SockRef<'_>, settings: &TcpSettings) -> io::Result<()> {
-    socket.set_tcp_user_timeout(settings.user_timeout())
+pub(crate) fn give_up_after(socket: &SockRef<'_>, silence: Duration) -> io::Result<()> {
+    socket.set_tcp_user_timeout(Some(silence))
 }

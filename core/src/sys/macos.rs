@@ -12,12 +12,12 @@ use super::unix::time_on;
 use crate::moment::Moment;
 
 pub(crate) use super::poll::{BlockingSocket, HAS_INLINE, Sleeper, StopFlag};
-pub(crate) use super::portable::{
-    ReceiveMinimum, exit_signals, give_up_after, process_id, set_user_timeout,
-};
+pub(crate) use super::portable::{ReceiveMinimum, exit_signals, give_up_after, process_id};
 pub(crate) type EventFd = super::socket_pair::SocketPair<UnixStream>;
 pub use super::unix::Uncancelled;
-pub(crate) use super::unix::{at_exit, connect_local, host_name, is_exhausted, without_signals};
+pub(crate) use super::unix::{
+    LocalStream, at_exit, connect_local, host_name, is_exhausted, without_signals,
+};
 pub(crate) use timer::{Alarm, Timer};
 
 /// `CLOCK_MONOTONIC_RAW` is `mach_continuous_time` in nanoseconds, which counts sleep. It exists

@@ -46,7 +46,7 @@ mod system {
     pub(crate) use super::portable::*;
     pub use super::unix::Uncancelled;
     pub(crate) use super::unix::{
-        at_exit, connect_local, host_name, is_exhausted, without_signals,
+        LocalStream, at_exit, connect_local, host_name, is_exhausted, without_signals,
     };
 }
 
@@ -91,7 +91,7 @@ pub(crate) use system::host_name;
 pub(crate) use system::is_exhausted;
 
 /// A socket in the file system, for `unix://`.
-pub(crate) use system::connect_local;
+pub(crate) use system::{LocalStream, connect_local};
 
 /// The receive threshold of a socket: the kernel keeps a few messages back, so that the I/O thread
 /// sleeps on. `None` where that is not known to work; only speed depends on it.
@@ -101,7 +101,7 @@ pub(crate) use system::ReceiveMinimum;
 pub(crate) use system::HAS_RECEIVE_MINIMUM;
 
 /// How long the kernel waits for a silent peer. Elsewhere the link notices the silence itself.
-pub(crate) use system::{give_up_after, set_user_timeout};
+pub(crate) use system::give_up_after;
 
 /// Keeps a thread of a C program from being cancelled.
 pub use system::Uncancelled;

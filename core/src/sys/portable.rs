@@ -11,8 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::SockRef;
+use socket2::SockRef;
 use tokio::time::Sleep;
 
 use super::clock;
@@ -344,12 +343,8 @@ impl ReceiveMinimum {
     }
 }
 
-pub(crate) fn give_up_after(settings: TcpSettings, _: Duration) -> TcpSettings {
-    settings
-}
-
 #[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
-pub(crate) fn set_user_timeout(_: &SockRef<'_>, _: &TcpSettings) -> io::Result<()> {
+pub(crate) fn give_up_after(_: &SockRef<'_>, _: Duration) -> io::Result<()> {
     Ok(())
 }
 

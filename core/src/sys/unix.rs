@@ -20,8 +20,10 @@ pub(super) fn time_on(clock: nix::time::ClockId) -> crate::moment::Moment {
     })
 }
 
-pub(crate) async fn connect_local(path: &Path) -> io::Result<UnixStream> {
-    UnixStream::connect(path).await
+pub(crate) type LocalStream = UnixStream;
+
+pub(crate) async fn connect_local(path: &Path) -> io::Result<LocalStream> {
+    LocalStream::connect(path).await
 }
 
 pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {

@@ -16,7 +16,7 @@ use crate::moment::Moment;
 
 pub(crate) use super::portable::{
     Alarm, BlockingSocket, EventFd, HAS_INLINE, ReceiveMinimum, Sleeper, StopFlag, Timer,
-    exit_signals, give_up_after, process_id, set_user_timeout,
+    exit_signals, give_up_after, process_id,
 };
 
 /// `QueryInterruptTimePrecise`: units of 100 ns since the start, sleep and hibernation included.
@@ -81,7 +81,9 @@ pub(crate) fn is_exhausted(error: &io::Error) -> bool {
 }
 
 /// tokio has no sockets in the file system here. The type is one that it has.
-pub(crate) async fn connect_local(_: &Path) -> io::Result<tokio::net::TcpStream> {
+pub(crate) type LocalStream = tokio::net::TcpStream;
+
+pub(crate) async fn connect_local(_: &Path) -> io::Result<LocalStream> {
     let text = "unix:// is not supported on this system; use redis://";
     Err(io::Error::new(io::ErrorKind::Unsupported, text))
 }

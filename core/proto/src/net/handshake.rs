@@ -20,6 +20,8 @@ pub(crate) enum Purpose {
     Primary,
     /// The same, at a node of a cluster.
     Node,
+    /// Whatever its owner asks, with RESP2: the calls of a thread, or the questions of a tool.
+    Plain,
     /// Pub/sub with RESP2, which needs a connection of its own.
     Channels,
     /// Sharded pub/sub. It has RESP3: every server with sharded pub/sub speaks it.
@@ -35,6 +37,11 @@ impl Purpose {
 
     pub(crate) fn is_commands(&self) -> bool {
         matches!(self, Purpose::Commands | Purpose::Primary | Purpose::Node)
+    }
+
+    /// Whether it has nothing but channels.
+    pub(crate) fn is_channels(&self) -> bool {
+        matches!(self, Purpose::Channels | Purpose::Shards)
     }
 }
 
@@ -89,7 +96,7 @@ impl Handshake {
                 server.manner.protocol != Protocol::Resp2
             }
             Purpose::Shards => true,
-            Purpose::Channels | Purpose::Question(_) => false,
+            Purpose::Plain | Purpose::Channels | Purpose::Question(_) => false,
         };
         Handshake {
             conn: io.connect(&server),

@@ -17,6 +17,7 @@ use crate::outbox::server_clock::ServerClock;
 use crate::outbox::wanted::Wanted;
 use crate::sentinel::{self, Search, Service};
 use crate::tuning;
+use crate::url::{Host, Place};
 use crate::value::Value;
 use crate::wire::{self, Name, Publish};
 
@@ -54,6 +55,16 @@ pub(crate) struct Sentinels {
     pub(crate) service: RefCell<Service>,
     /// How to log in at the servers of the service. Only host and port are replaced.
     pub(crate) server: Rc<Server>,
+}
+
+impl Sentinels {
+    pub(crate) fn new(place: &Place, hosts: &[Host], service: &str, server: Rc<Server>) -> Self {
+        Sentinels {
+            hosts: Server::sentinels(place, hosts, &server.manner),
+            service: Service::new(service.to_owned()).into(),
+            server,
+        }
+    }
 }
 
 /// Keeps one connection.
@@ -263,7 +274,7 @@ impl Link {
     }
 
     /// Asks the server something else.
-    pub(crate) fn ask(&mut self, words: &[&str]) {
+    pub(crate) fn ask(&mut self, words: &[impl AsRef<[u8]>]) {
         if let Some(live) = self.live() {
             write_command(&mut live.out, words);
             live.expected.push_back(Expected::Question);
@@ -459,13 +470,7 @@ impl Link {
             State::Resting(_) if !self.purpose.is_commands() && wanted.is_empty() => self.end(io),
             State::Resting(_) => self.connect(now, io),
             State::Connecting(_) => {
-                let error = match &self.target {
-                    Target::Primary(sentinels) => {
-                        Some(sentinels.service.borrow().late(self.manner.timeout))
-                    }
-                    Target::Any(_) => self.next_server().map(|server| server.late()),
-                };
-                if let Some(error) = error {
+                if let Some(error) = self.late() {
                     self.failed(now, error, io, news);
                 }
             }
@@ -505,6 +510,16 @@ impl Link {
         match &self.target {
             Target::Any(servers) => servers.get(self.turn % servers.len().max(1)),
             Target::Primary(_) => None,
+        }
+    }
+
+    /// The error for an attempt that took too long.
+    pub(crate) fn late(&self) -> Option<Error> {
+        match &self.target {
+            Target::Primary(sentinels) => {
+                Some(sentinels.service.borrow().late(self.manner.timeout))
+            }
+            Target::Any(_) => self.next_server().map(|server| server.late()),
         }
     }
 
@@ -577,7 +592,7 @@ impl Link {
             conn: attempt.conn,
             server: attempt.server,
             resp3: attempt.resp3,
-            apart: !self.purpose.is_commands(),
+            apart: self.purpose.is_channels(),
             words: match self.purpose {
                 Purpose::Shards => ["SSUBSCRIBE", "SUNSUBSCRIBE"],
                 _ => ["SUBSCRIBE", "UNSUBSCRIBE"],
@@ -606,10 +621,10 @@ impl Link {
     }
 
     fn tell_down(&mut self, error: Error, news: &mut News) {
-        if self.purpose.is_commands() {
-            news.tell(Input::Down(self.id, error));
-        } else {
+        if self.purpose.is_channels() {
             self.tell_gap(&error, news);
+        } else {
+            news.tell(Input::Down(self.id, error));
         }
     }
 

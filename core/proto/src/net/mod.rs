@@ -6,6 +6,7 @@
 //! that is kept (`link`), the channels (`subscriptions`), one server (`one`, `connections`), a
 //! cluster and a quorum are here, so that a simulation can play all of it.
 
+mod asking;
 mod cluster;
 mod connections;
 mod handshake;
@@ -20,7 +21,9 @@ mod subscriptions;
 pub mod tests;
 mod topology;
 
+pub use asking::Asking;
 pub use io::{Arrival, ConnId, Io, Lost};
 pub use link::Calls;
+pub use resp::parse;
 pub use server::{ClusterPubsub, Manner, Opened, Protocol, Server};
 pub use topology::Net;

@@ -76,6 +76,18 @@ impl Reader {
     }
 }
 
+/// The reply that these bytes are; `None` if it is not complete.
+///
+/// # Errors
+/// For bytes that are no reply.
+pub fn parse(bytes: &[u8]) -> Result<Option<Value>, &'static str> {
+    match (Parser { bytes, at: 0 }).value(0) {
+        Ok(value) => Ok(Some(value)),
+        Err(Stop::More(_)) => Ok(None),
+        Err(Stop::Garbled) => Err(connecting::NOT_REDIS),
+    }
+}
+
 struct Parser<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -204,11 +216,12 @@ fn error(text: &str) -> Value {
 }
 
 /// Writes a command in wire format.
-pub(crate) fn write_command(out: &mut Vec<u8>, words: &[&str]) {
-    let mut add = |text: &str| out.extend_from_slice(text.as_bytes());
-    add(&format!("*{}\r\n", words.len()));
-    for word in words {
-        add(&format!("${}\r\n{word}\r\n", word.len()));
+pub(crate) fn write_command(out: &mut Vec<u8>, words: &[impl AsRef<[u8]>]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words.iter().map(AsRef::as_ref) {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
     }
 }
 

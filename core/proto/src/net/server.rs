@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::connecting::{self, Doubt};
 use crate::error::Error;
-use crate::url::{At, Host, Login};
+use crate::url::{At, Host, Login, Place};
 use crate::value::ServerError;
 use crate::wire::Publish;
 
@@ -150,11 +150,23 @@ pub struct Opened {
 
 impl Server {
     /// The address, as it is shown in messages.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         self.at.to_string()
     }
 
-    pub(crate) fn new(at: At, login: &Login, provided: bool, manner: &Rc<Manner>) -> Server {
+    /// The servers that keep the locks: that of the URL, or any other of them, whose host replaces it.
+    pub fn of(place: &Place, manner: &Rc<Manner>) -> Rc<Server> {
+        let at = place.at.clone();
+        Rc::new(Server::new(at, &place.server, manner.provided, manner))
+    }
+
+    /// The sentinels. They have users of their own.
+    pub fn sentinels(place: &Place, hosts: &[Host], manner: &Rc<Manner>) -> Vec<Rc<Server>> {
+        let sentinel = Server::new(place.at.clone(), &place.sentinel, false, manner);
+        hosts.iter().map(|host| sentinel.at(host)).collect()
+    }
+
+    fn new(at: At, login: &Login, provided: bool, manner: &Rc<Manner>) -> Server {
         Server {
             at,
             login: login.clone(),
@@ -166,7 +178,7 @@ impl Server {
     }
 
     /// The same settings for another server.
-    pub(crate) fn at(&self, host: &Host) -> Rc<Server> {
+    pub fn at(&self, host: &Host) -> Rc<Server> {
         let at = At::Tcp(host.clone());
         Rc::new(Server::new(at, &self.login, self.provided, &self.manner))
     }

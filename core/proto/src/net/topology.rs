@@ -7,8 +7,7 @@ use crate::engine::{Input, STANDALONE};
 use crate::moment::Moment;
 use crate::outbox::News;
 use crate::outbox::calls::OutgoingCall;
-use crate::sentinel::Service;
-use crate::url::{Host, Place, Topology};
+use crate::url::{Place, Topology};
 use crate::wire::{Name, Topic};
 
 use super::cluster::Cluster;
@@ -26,19 +25,11 @@ pub enum Net {
 
 impl Net {
     pub fn new(now: Moment, place: &Place, manner: &Rc<Manner>) -> Self {
-        let at = || place.at.clone();
-        let server = Server::new(at(), &place.server, manner.provided, manner);
-        let server = Rc::new(server);
+        let server = Server::of(place, manner);
         match &place.topology {
             Topology::Sentinel { hosts, service } => {
-                // A sentinel has users of its own.
-                let sentinel = Server::new(at(), &place.sentinel, false, manner);
-                let at = |host: &Host| sentinel.at(host);
-                Net::One(Box::new(One::primary(Rc::new(Sentinels {
-                    hosts: hosts.iter().map(at).collect(),
-                    service: Service::new(service.clone()).into(),
-                    server,
-                }))))
+                let sentinels = Sentinels::new(place, hosts, service, server);
+                Net::One(Box::new(One::primary(Rc::new(sentinels))))
             }
             Topology::Cluster { hosts } => {
                 Net::Cluster(Box::new(Cluster::new(now, server, hosts.clone())))
