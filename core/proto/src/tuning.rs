@@ -150,11 +150,7 @@ pub(crate) const LATCH_LOOK: Duration = Duration::from_millis(50);
 /// How many waiters of a counter one command serves at most.
 pub(crate) const TAKES: usize = 64;
 
-/// How many waiters of a client get permits of that client in a row before waiters of others can take
-/// some: the default `handover_limit`.
-pub(crate) const TRADES: usize = 100;
-
-/// How long such a row goes on without a waiter.
+/// How long a row of waiters of one client that get its permits goes on without a waiter.
 pub(crate) const STREAK_LIFE: Duration = Duration::from_secs(60);
 
 /// How long the message of our own release is expected.

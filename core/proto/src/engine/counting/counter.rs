@@ -7,11 +7,12 @@ use std::time::Duration;
 use crate::engine::context::{Context, CounterKey};
 use crate::engine::crowd::Crowd;
 use crate::engine::interface::RequestId;
+use crate::engine::turn::Run;
 use crate::error::Error;
 use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Change, Counter, Op, OwnerId, Place, Topic};
+use crate::wire::{Change, Counter, Op, Place, Topic};
 
 /// How long after its first copy without an answer a command is repeated. The marker outlives the
 /// last copy by more than the clocks can differ.
@@ -71,9 +72,8 @@ pub(super) struct State {
     pub(super) joined: SortedSet<RequestId>,
     /// The last passing error of the server. A successful command clears it.
     pub(super) refused: Option<Error>,
-    /// The number of waiters served by permits of this client since a permit was last free for other
-    /// clients.
-    pub(super) streak: usize,
+    /// The waiters served by permits of this client since a permit was last free for other clients.
+    pub(super) streak: Run,
     /// When the streak is forgotten, if nobody waits here until then.
     pub(super) forgotten: Option<Moment>,
     /// Until when the last number that was told counts as not below 0.
@@ -188,7 +188,7 @@ impl State {
     /// A permit that was passed on may come back: its streak goes on then.
     pub(super) fn is_unused(&self) -> bool {
         let is_idle = self.command.is_none() && self.channel.is_none();
-        self.is_settled() && is_idle && self.streak == 0
+        self.is_settled() && is_idle && !self.streak.has_handed_over()
     }
 
     /// Whether a copy of its command got no answer.
@@ -340,7 +340,7 @@ impl State {
         &mut self,
         key: &CounterKey,
         callers: &SortedMap<RequestId, Caller>,
-        writer: OwnerId,
+        cx: &Context,
         sequence: &mut u64,
     ) -> Option<Command> {
         let (counter, name) = key;
@@ -360,7 +360,7 @@ impl State {
                         return None;
                     }
                     // Permits that never leave this client would starve the waiters of others.
-                    if given == 0 || self.streak < tuning::TRADES {
+                    if given == 0 || !self.streak.is_over(cx.now, cx.config.handovers) {
                         waiters.extend(self.wanted(callers));
                     }
                     let wanted = waiters.iter().map(|(_, permits)| *permits).collect();
@@ -376,7 +376,7 @@ impl State {
             *sequence += 1;
             Op::Change {
                 name: name.clone(),
-                writer,
+                writer: cx.first_owner,
                 sequence: *sequence,
                 change,
                 place: None,

@@ -20,6 +20,7 @@ use super::errors::{
 use super::interface::{CallOutcome, Done, Output, RequestId};
 use super::links::Which;
 use super::timers::Timer;
+use super::turn::Run;
 use crate::error::{Error, ErrorKind};
 use crate::event::Level as EventLevel;
 use crate::maps::{SortedMap, SortedSet};
@@ -191,7 +192,7 @@ impl Counting {
             state.crowd.leave();
         }
         let topic = state.topic(key.0);
-        state.forgotten = match state.waiters.is_empty() && state.streak > 0 {
+        state.forgotten = match state.waiters.is_empty() && state.streak.has_handed_over() {
             true => state.forgotten.or(Some(cx.now.after(tuning::STREAK_LIFE))),
             false => None,
         };
@@ -544,7 +545,7 @@ impl Counting {
             self.pass_on(cx, key);
             let (callers, sequence) = (&self.callers, &mut self.sequence);
             let state = self.counters.get_mut(key)?;
-            state.command = state.next_command(key, callers, cx.first_owner, sequence);
+            state.command = state.next_command(key, callers, cx, sequence);
             if state.line_up(callers, cx) {
                 let place = state.crowd.place;
                 self.left.extend(place.map(|place| (key.1.clone(), place)));
@@ -569,13 +570,13 @@ impl Counting {
     /// it is trusted for no longer than a waiter waits to look again.
     fn pass_on(&mut self, cx: &mut Context, key: &CounterKey) {
         while let Some(state) = self.counters.get_mut(key)
-            && state.streak < tuning::TRADES
+            && !state.streak.is_over(cx.now, cx.config.handovers)
             && cx.now < state.not_below_until
             && let Some((id, permits)) = state.first(&self.callers)
             && let Some(wish) = state.wishes.front_mut()
             && let Some(rest) = wish.given().and_then(|given| given.checked_sub(permits))
         {
-            state.streak += 1;
+            state.streak = state.streak.one_more(cx.now);
             wish.change = Change::give(rest);
             let giver = wish.request.filter(|_| rest == 0);
             if rest == 0 {
@@ -610,7 +611,7 @@ impl Counting {
             state.rest = None;
         }
         if is_due(state.forgotten) {
-            (state.forgotten, state.streak) = (None, 0);
+            (state.forgotten, state.streak) = (None, Run::default());
         }
         let waiting = state.command.as_mut().filter(|command| !command.in_flight);
         let Some(command) = waiting else { return };
@@ -858,9 +859,9 @@ impl Counting {
             return;
         };
         if left > 0 || given > 0 && command.waiters.is_empty() {
-            state.streak = 0;
+            state.streak = Run::default();
         } else if given > 0 {
-            state.streak += served;
+            state.streak = (0..served).fold(state.streak, |streak, _| streak.one_more(sent));
         }
         if served > 0 {
             state.heard = 0;

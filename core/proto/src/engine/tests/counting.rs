@@ -337,10 +337,10 @@ fn an_answer_that_is_under_way_when_the_time_is_over_counts() {
 fn permits_leave_a_client_whose_own_callers_never_stop_waiting() {
     let mut rig = Rig::new();
     rig.refused_head(1);
-    for _ in 0..tuning::TRADES + 1 {
+    for _ in 0..HANDOVERS + 1 {
         rig.take(1, None);
     }
-    for _ in 0..tuning::TRADES {
+    for _ in 0..HANDOVERS {
         rig.dropped(1);
         rig.nothing_sent();
     }
@@ -351,6 +351,20 @@ fn permits_leave_a_client_whose_own_callers_never_stop_waiting() {
     let sent = rig.sent();
     assert_eq!(sent.change().1, trade(0, &[1, 1]), "and so do the own ones");
     rig.changed(&sent, 1, 0);
+}
+
+#[test]
+fn permits_leave_a_client_that_has_passed_them_on_for_long_enough() {
+    let mut rig = Rig::new();
+    rig.refused_head(1);
+    for _ in 0..3 {
+        rig.take(1, None);
+    }
+    rig.dropped(1);
+    rig.nothing_sent();
+    rig.pass(RUN);
+    rig.dropped(1);
+    assert_eq!(rig.sent().change().1, trade(1, &[]), "others hear of it");
 }
 
 #[test]
@@ -451,7 +465,7 @@ fn turns_of_two_callers_leave_permits_to_others() {
         let sent = rig.sent();
         rig.changed(&sent, 0, 0);
         let gives = rig.give(1);
-        if turn == tuning::TRADES {
+        if turn == HANDOVERS {
             assert_eq!(rig.sent().change().1, trade(1, &[]));
             break;
         }

@@ -921,11 +921,11 @@ fn taken_away(world: &mut World) {
 fn gone_round(world: &mut World) {
     let seed = world.seed;
     let client = world.open_clients()[0];
-    world.take_all(client, 1, tuning::TRADES + 1);
+    world.take_all(client, 1, HANDOVERS + 1);
     let before = world.store.freed;
     let mut turns = 0;
     while world.store.freed == before {
-        assert!(turns <= tuning::TRADES, "seed {seed}: free for nobody");
+        assert!(turns <= HANDOVERS, "seed {seed}: free for nobody");
         world.give_one(client);
         turns += 1;
     }
