@@ -46,6 +46,9 @@ codes! {
     // How long the places of a crowd stay after the last one was asked for, in ms.
     #[allow(dead_code)] // only the scripts use it
     KEPTCROWD = tuning::CROWD_KEPT.as_millis() as i64;
+    // The score of a place whose client has been told that it is among the first is the time less this, so below 0.
+    #[allow(dead_code)] // only the scripts use it
+    TOLD = 4_000_000_000_000_000;
     // How long the first one of a crowd is taken to listen after it was told that it is, in ms.
     #[allow(dead_code)] // only the scripts use it
     FIRSTCROWD = tuning::CROWD_FIRST.as_millis() as i64;

@@ -26,7 +26,7 @@ if freed ~= 1 then
 -- would lose its place. Permits have no owner: one that had been told tells the next one, if no other has been.
   if type(ahead) == 'number' and type(many) == 'number' and ahead < many then
 --@ clock
-    local free, told = 0, time[1] * 1000000 + time[2] - 4e15
+    local free, told = 0, time[1] * 1000000 + time[2] - TOLD
 --@ crowd_tell
   elseif (type(ahead) ~= 'number' or ahead == 0) and (type(many) ~= 'number' or many == 0) then
 --@ crowd_next

@@ -1,4 +1,4 @@
 -- This answer tells the first one that it is. It listens to the lock's channel then, and its score says so.
 if ahead == 0 then
-  redis.pcall('ZADD', crowd, 'XX', string.format('%.0f', time[1] * 1000000 + time[2] - 4e15), place)
+  redis.pcall('ZADD', crowd, 'XX', string.format('%.0f', time[1] * 1000000 + time[2] - TOLD), place)
 end

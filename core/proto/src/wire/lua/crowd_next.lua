@@ -6,7 +6,7 @@ for _ = 1, 1000 do
   if not first or first == place then break end
   if tonumber(score) < 0 then
     local time = redis.call('TIME')
-    listens = time[1] * 1000000 + time[2] - 4e15 - score < FIRSTCROWD * 1000 and first
+    listens = time[1] * 1000000 + time[2] - TOLD - score < FIRSTCROWD * 1000 and first
     if listens then break end
   end
   for verb in string.gmatch(verbs or 'PUBLISH', '%u+') do
