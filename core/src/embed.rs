@@ -316,11 +316,6 @@ pub trait GuardExt: Sized {
     /// As [`Hold::parts`], for what costs nothing with any other lock.
     fn parts(&self) -> Vec<Hold>;
 
-    /// Ties the level to its key as well as to this guard, as [`AcquireOptions::tied_to_key`] does
-    /// from the start. When the key's thread or task has ended, the level is not renewed any more,
-    /// even if the guard still exists.
-    fn tie_to_key(&self);
-
     /// For a handle that was garbage-collected without a release. The level is not renewed any more
     /// and ends with its lease, and an event warns about it.
     fn abandon(self);
@@ -340,10 +335,6 @@ impl GuardExt for Guard {
 
     fn parts(&self) -> Vec<Hold> {
         self.part_holds()
-    }
-
-    fn tie_to_key(&self) {
-        self.tie();
     }
 
     fn abandon(self) {

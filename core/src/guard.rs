@@ -376,13 +376,6 @@ impl Guard {
         parts.map(|part| Hold::of(part, running)).collect()
     }
 
-    /// See [`GuardExt::tie_to_key`](crate::embed::GuardExt::tie_to_key).
-    pub(crate) fn tie(&self) {
-        if let Some(armed) = &self.0 {
-            armed.tie();
-        }
-    }
-
     pub(crate) fn reenter_on(&self, terms: Terms, wait: Option<Duration>) -> Operation<Guard> {
         let Some(armed) = &self.0 else {
             return Operation::failed(spent());
