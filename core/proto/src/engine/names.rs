@@ -22,7 +22,7 @@ use crate::maps::{Map, SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::primitives::facts::Side;
 use crate::tuning;
-use crate::wire::{Form, Name, OwnerId, Topic};
+use crate::wire::{Kind, Name, OwnerId, Topic};
 
 /// A name that a caller of this client holds or waits for. There may be a million names. Most are
 /// held once and have no waiters, so they store the owner only.
@@ -145,21 +145,21 @@ impl WaitQueue {
 }
 
 impl WaitQueue {
-    /// The server confirmed our release of this form. `heard` subscribers got its message. Returns whether
-    /// others among them have a turn now.
+    /// The server confirmed our release of a lock of this kind, or of so many permits. `heard` subscribers,
+    /// at least one, got its message. Returns whether others among them have a turn now.
     pub(super) fn give_turn(
         &mut self,
         now: Moment,
         heard: u32,
-        form: &Form,
+        (kind, permits): (Kind, u16),
         handovers: Handovers,
     ) -> bool {
-        let own = self.channel.confirmed && heard > 0;
+        let own = self.channel.confirmed;
         let messages = match self.channel.topic {
             Topic::Lock => 1,
             // The last one of several readers publishes.
-            Topic::ReadWrite => u16::from(!form.kind.reads()),
-            Topic::Semaphore => form.permits.min(tuning::PERMIT_MESSAGES),
+            Topic::ReadWrite => u16::from(!kind.reads()),
+            Topic::Semaphore => permits.min(tuning::PERMIT_MESSAGES),
             Topic::Place(_) | Topic::Seat(_) | Topic::Latch => 0,
         };
         if own && messages > 0 {

@@ -608,15 +608,17 @@ impl Engine {
                 self.start_next(owner);
             }
             (HoldOp::Leave(_), Reply::Released(heard)) => {
-                let (name, form) = (hold.cell.name.clone(), hold.cell.form());
+                let (name, kind) = (&hold.cell.name, hold.cell.kind);
+                let released = (kind, hold.cell.form().permits);
                 let handovers = self.cx.config.handovers;
-                if let Some(queue) = self.names.queues.get_mut(&name)
-                    && queue.give_turn(self.cx.now, heard, &form, handovers)
-                    && !(queue.channel.wanted || form.kind.facts().queues)
+                if heard > 0
+                    && let Some(queue) = self.names.queues.get_mut(name)
+                    && queue.give_turn(self.cx.now, heard, released, handovers)
+                    && !(queue.channel.wanted || kind.facts().queues)
                 {
                     // It has never been refused, and would take the lock again before they hear of it.
-                    let topic = form.kind.facts().topic;
-                    self.names.want_channel(&mut self.cx, &name, topic);
+                    let topic = kind.facts().topic;
+                    self.names.want_channel(&mut self.cx, name, topic);
                 }
                 self.freed(owner, request);
             }
