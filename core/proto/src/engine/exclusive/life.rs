@@ -78,13 +78,17 @@ impl Engine {
         for task in tasks {
             self.outlive(name, &cell.form(), task);
         }
-        // The server refused the waiters of a semaphore and those of a fair lock. This end may be what
-        // they wait for.
-        let head = self.names.head(name);
-        if cell.kind.takes_permits() || head.is_some_and(Waiter::queues) {
-            self.wake_head(name);
-        }
+        self.wake_refused(&cell);
         self.advance(name);
+    }
+
+    /// The server refused the waiters of a semaphore and those of a fair lock. The end of this hold may be
+    /// what they wait for.
+    fn wake_refused(&mut self, cell: &HoldCell) {
+        let head = self.names.head(&cell.name);
+        if cell.kind.takes_permits() || head.is_some_and(Waiter::queues) {
+            self.wake_head(&cell.name);
+        }
     }
 
     // ---- abandoned levels ----
@@ -218,7 +222,11 @@ impl Engine {
     pub(in crate::engine) fn leave_behind(&mut self, owner: OwnerId) {
         match self.holds.get(&owner) {
             // The remaining levels had no time left when the last level with time was released.
-            Some(hold) if !hold.levels.is_empty() => self.lose(owner, LostReason::Expired),
+            Some(hold) if !hold.levels.is_empty() => {
+                let cell = hold.cell.clone();
+                self.lose(owner, LostReason::Expired);
+                self.wake_refused(&cell);
+            }
             _ => self.end_hold(owner),
         }
     }

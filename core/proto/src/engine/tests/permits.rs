@@ -91,6 +91,32 @@ fn holders_do_not_keep_each_other_out() {
     rig.nothing_left();
 }
 
+/// A level whose time is over outlives the release of the last one with time. The waiter looked at its next
+/// recheck.
+#[test]
+fn a_release_that_leaves_a_lost_level_behind_wakes_the_next_one() {
+    let mut rig = Rig::new();
+    let fixed = Terms {
+        lease: Lease::Fixed(secs(1)),
+        ..wanting(2)
+    };
+    let outer = rig.hold_with("n", OwnerKey::Once, fixed);
+    let inner = rig.hold_with("n", OwnerKey::Hold(outer.level), wanting(2));
+    let waiter = rig.parked(4);
+    rig.pass(secs(2));
+    rig.nothing_sent();
+    let id = rig.release(&inner);
+    let sent = rig.sent();
+    assert_eq!(given_back(&sent).1, 2);
+    rig.reply(&sent, Reply::Released(1));
+    rig.released(id);
+    assert_eq!(rig.lost, [(outer.owner(), LostReason::Expired)]);
+    let next = rig.all_sent();
+    let next = next.iter().find(|sent| matches!(sent.op, Op::Acquire(_)));
+    rig.grant(next.expect("it asks"));
+    rig.granted(waiter);
+}
+
 #[test]
 fn tries_go_beside_each_other() {
     let mut rig = Rig::new();
