@@ -311,6 +311,8 @@ pub(super) struct World {
     free_tries: BTreeMap<(Uuid, RequestId), Name>,
     /// Acquisitions by a key that had the write lock when it asked.
     reentering: BTreeSet<(Uuid, RequestId)>,
+    /// The holds that some caller has entered.
+    entered: BTreeSet<(Uuid, OwnerId)>,
     replicated: BTreeSet<(Uuid, OwnerId)>,
     /// Releases in flight after an optimistic hand-over: the owner, and the time of the request.
     releases: BTreeMap<(Uuid, RequestId), (OwnerId, u64)>,
@@ -324,6 +326,8 @@ pub(super) struct World {
     jumped: BTreeSet<(Uuid, OwnerId)>,
     /// Whether the server's clock went back, and whether the server lost its data.
     has_jumped: bool,
+    /// A replica has taken over.
+    has_failed_over: bool,
     has_forgotten: bool,
     /// The last release of each lock, and whether every waiter hears of it.
     released: BTreeMap<Name, u64>,
@@ -392,6 +396,7 @@ impl World {
             patient: BTreeSet::new(),
             free_tries: BTreeMap::new(),
             reentering: BTreeSet::new(),
+            entered: BTreeSet::new(),
             replicated: BTreeSet::new(),
             releases: BTreeMap::new(),
             asked_at: BTreeMap::new(),
@@ -399,6 +404,7 @@ impl World {
             won: BTreeMap::new(),
             jumped: BTreeSet::new(),
             has_jumped: false,
+            has_failed_over: false,
             has_forgotten: false,
             tenants: faults.tenants,
             released: BTreeMap::new(),

@@ -104,7 +104,7 @@ impl World {
         let waits = self.clients[place]
             .direct
             .as_ref()
-            .is_some_and(|direct| direct.call.is_some());
+            .is_some_and(|direct| !direct.calls.is_empty());
         for output in out {
             if !matches!(output, Output::Event(_)) {
                 self.note(|| format!("{uuid} > {output:?}"));
@@ -123,6 +123,11 @@ impl World {
                         && op.payload.under().is_some()
                     {
                         self.under.insert((uuid, op.owner));
+                    }
+                    if let Op::Acquire(op) = &*op
+                        && op.count > 1
+                    {
+                        self.entered.insert((uuid, op.owner));
                     }
                     let connection =
                         self.connection_for(place, inline.filter(|_| !waits), call, &op);
