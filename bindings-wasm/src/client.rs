@@ -502,13 +502,7 @@ impl Running {
             Output::Send {
                 call, op, limit, ..
             } => {
-                let sending = OutgoingCall {
-                    call,
-                    op,
-                    limit,
-                    hops: 0,
-                    asking: false,
-                };
+                let sending = OutgoingCall::of(call, op, limit);
                 self.net.send(now, sending, io, &mut self.news);
             }
             Output::Subscribe(name, topic) => self.net.subscribe(now, &name, topic, io),

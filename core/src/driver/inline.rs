@@ -31,6 +31,7 @@ use redlatch_proto::value::Value;
 
 use super::News;
 use super::asking::Asking;
+use super::calls::Payload;
 use super::connect::{Manner, fresh_identity};
 use super::server_clock::ServerClock;
 use crate::clock;
@@ -39,7 +40,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
 use crate::sys::{BlockingSocket, StopFlag};
 use crate::tuning;
-use crate::wire::{Call, Op, Publish};
+use crate::wire::{Call, Publish};
 
 /// Keeps the inline connection while no caller uses it.
 pub(super) struct InlineSlot {
@@ -276,12 +277,14 @@ impl Plan {
         })?;
         Ok(InlineConnection {
             stream: Arc::new(stream),
+            load: None,
             call: None,
             command: Vec::new(),
             answer: vec![0; tuning::INLINE_READ],
             got: 0,
             clock,
             publish,
+            shares: true,
             generation,
             used: clock::now(),
             patience: None,
@@ -295,6 +298,8 @@ impl Plan {
 /// The inline connection.
 pub(super) struct InlineConnection {
     stream: Arc<BlockingSocket>,
+    /// The calls of the caller that uses it.
+    pub(super) load: Option<Payload>,
     /// The last call, and the command that was written for it.
     call: Option<Call>,
     command: Vec<u8>,
@@ -303,6 +308,8 @@ pub(super) struct InlineConnection {
     got: usize,
     pub(super) clock: ServerClock,
     pub(super) publish: Publish,
+    /// Whether the server accepts batches on it, as far as is known.
+    pub(super) shares: bool,
     generation: u64,
     used: Moment,
     /// The read timeout of the socket, as the system knows it; `None`: no limit.
@@ -325,9 +332,10 @@ impl InlineConnection {
         !self.stream.has_input()
     }
 
-    /// Sends the script call for `op`; false if the connection is broken.
-    pub(super) fn call(&mut self, op: &Op, uuid: &str, not_after: u64) -> bool {
-        let call = Call::reusing(self.call.take(), op, uuid, not_after, self.publish);
+    /// Sends a command for the calls; false if the connection is broken.
+    pub(super) fn call(&mut self, uuid: &str, not_after: u64) -> bool {
+        let Some(load) = &self.load else { return false };
+        let call = load.call(self.call.take(), uuid, not_after, self.publish);
         self.command.clear();
         call.write_evalsha(&mut self.command);
         self.call = Some(call);
@@ -344,6 +352,13 @@ impl InlineConnection {
         // The text is long and seldom needed: do not keep the buffer.
         self.command = Vec::new();
         sent
+    }
+
+    /// Notes the server's clock, if the reply that came then tells it.
+    pub(super) fn learn(&mut self, server_ms: Option<u64>, came: Moment) {
+        if let Some(server_ms) = server_ms {
+            self.clock = ServerClock::new(server_ms, came);
+        }
     }
 
     /// Sends the command that was written.
@@ -533,12 +548,14 @@ mod tests {
         let (theirs, _) = listener.accept().expect("accepted");
         let connection = InlineConnection {
             stream: Arc::new(ours.into()),
+            load: None,
             call: None,
             command: Vec::new(),
             answer: vec![0; tuning::INLINE_READ],
             got: 0,
             clock: ServerClock::new(0, used),
             publish: Publish::Classic,
+            shares: true,
             generation: 0,
             used,
             patience: None,
@@ -649,6 +666,12 @@ mod tests {
     }
 
     impl InlineSlot {
+        /// The connection breaks while nobody uses it.
+        pub(in crate::driver) fn shut_down(&self) {
+            let keep = self.keep();
+            keep.stream.as_ref().expect("a connection").shut_down();
+        }
+
         fn is_missing(&self) -> bool {
             matches!(self.keep().place, Place::Empty)
         }

@@ -66,13 +66,7 @@ impl Net {
         limit: Duration,
         news: &mut News,
     ) {
-        let sending = OutgoingCall {
-            call,
-            op,
-            limit,
-            hops: 0,
-            asking: false,
-        };
+        let sending = OutgoingCall::of(call, op, limit);
         self.net.send(now, sending, &mut self.sockets, news);
     }
 

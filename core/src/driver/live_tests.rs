@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -22,7 +22,7 @@ use super::shared_engine::Effect;
 use super::tcp::HOSTS;
 use super::*;
 use crate::clock;
-use crate::engine::{CallOutcome, Config, Lease, Target, Terms};
+use crate::engine::{CallOutcome, Config, Lease, Part, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
 use crate::loss::{Watcher, watch};
@@ -1812,9 +1812,9 @@ fn granted(answer: Result<Done>) -> (Arc<HoldCell>, u64) {
     }
 }
 
-fn request(text: &str) -> Request {
-    let terms = Terms {
-        kind: Kind::Reentrant,
+fn terms(kind: Kind) -> Terms {
+    Terms {
+        kind,
         reentrant: true,
         lease: Lease::Watchdog(LEASE),
         fencing: Fencing::Off,
@@ -1824,13 +1824,32 @@ fn request(text: &str) -> Request {
         tied: false,
         permits: 0,
         special: Special::NONE,
-    };
+    }
+}
+
+fn request(text: &str) -> Request {
     Request::Acquire {
         name: name(text),
         key: OwnerKey::Once,
         wait: None,
-        terms,
+        terms: terms(Kind::Reentrant),
         token: None,
+    }
+}
+
+/// A multi lock of these names.
+fn request_all(names: &[&str]) -> Request {
+    let part = |text: &&str| Part {
+        name: name(text),
+        terms: terms(Kind::Reentrant),
+    };
+    Request::AcquireAll {
+        name: name(&names.join(", ")),
+        parts: names.iter().map(part).collect(),
+        needed: names.len(),
+        key: OwnerKey::Once,
+        wait: None,
+        terms: terms(Kind::Multi),
     }
 }
 
@@ -2417,7 +2436,7 @@ fn a_panic_of_the_engine_ends_the_calls_that_were_left() {
     let whole = Whole::start_with(&server.url(), Duration::MAX);
     let (left, answers) = begun_inline(&whole);
     let busy = Input::Outcome {
-        call: left.under_way().unwrap(),
+        call: left.under_way()[0],
         outcome: CallOutcome::Answered(Reply::Busy { ttl: None }),
     };
     // The thread finds both at once.
@@ -2452,6 +2471,124 @@ fn begun_inline(whole: &Whole) -> (InlineCall, mpsc::Receiver<Result<Done>>) {
         whole.ask(id + 1, release).unwrap();
     }
     unreachable!("it tries until it has one");
+}
+
+/// A client with an inline connection, which nobody uses. Without tracking, it never looks whether its
+/// holds are still there.
+fn with_inline(url: &str) -> Whole {
+    let (recheck, linger) = (Duration::from_secs(5), Duration::ZERO);
+    let whole = Whole::start_as(url, recheck, linger, Level::Debug, false);
+    let (mut call, answers) = begun_inline(&whole);
+    call.wait(true, None, || Ok::<_, ()>(true)).unwrap();
+    let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
+    whole
+        .ask_by_caller(999_999, release_of(&cell, level))
+        .unwrap();
+    whole
+}
+
+fn release_of(cell: &HoldCell, level: u64) -> Request {
+    let owner = cell.owner;
+    Request::Release(Target::Level { owner, level })
+}
+
+/// How many calls the caller of a request makes itself at first, and the answer.
+fn made(whole: &Whole, request: Request) -> (usize, Result<Done>) {
+    static LAST: AtomicU64 = AtomicU64::new(1_000_000);
+    let (answer, answers) = mpsc::channel();
+    let sink = called(move |result| answer.send(result).unwrap());
+    let id = LAST.fetch_add(1, Ordering::SeqCst);
+    let begun = whole.handle.request(id, request, sink, Way::Blocking);
+    let mut calls = 0;
+    if let Some(mut call) = begun.unwrap() {
+        calls = call.under_way().len();
+        call.wait(true, None, || Ok::<_, ()>(true)).unwrap();
+    }
+    (calls, answers.recv_timeout(PATIENCE).unwrap())
+}
+
+/// Repeats something until it tells what is expected: a caller that finds the I/O thread at work leaves its
+/// calls to it.
+fn comes_to<T: PartialEq + std::fmt::Debug>(expected: T, mut what: impl FnMut() -> T) {
+    let late = clock::now().after(PATIENCE);
+    loop {
+        let found = what();
+        if found == expected {
+            return;
+        }
+        assert!(clock::now() < late, "{found:?}");
+    }
+}
+
+#[test]
+fn the_caller_of_a_multi_lock_makes_the_calls_for_all_names_as_one_command() {
+    let server = Server::start();
+    let whole = with_inline(&server.url());
+    let stats = || command::<String>(&server, "INFO commandstats");
+    comes_to((3, 3, true), || {
+        command::<()>(&server, "CONFIG RESETSTAT");
+        let (acquires, answer) = made(&whole, request_all(&["a", "b", "c"]));
+        let (cell, level) = granted(answer);
+        assert_eq!(command::<i64>(&server, "EXISTS a b c"), 3);
+        let (releases, answer) = made(&whole, release_of(&cell, level));
+        assert!(matches!(answer, Ok(Done::Released)), "{answer:?}");
+        assert_eq!(command::<i64>(&server, "EXISTS a b c"), 0);
+        let commands = stats().contains("cmdstat_evalsha:calls=2,");
+        (acquires, releases, commands)
+    });
+}
+
+/// Another kind of key is in the way of the second name: the script does nothing for that, and the I/O thread
+/// asks for it alone.
+#[test]
+fn what_one_command_cannot_do_for_a_name_is_done_alone() {
+    let server = Server::start();
+    let whole = with_inline(&server.url());
+    command::<()>(&server, "SET b text");
+    comes_to(3, || {
+        let (calls, answer) = made(&whole, request_all(&["a", "b", "c"]));
+        let error = answer.unwrap_err();
+        assert!(error.message().contains("\"b\""), "{error}");
+        // The others are free again.
+        for text in ["a", "c"] {
+            let (cell, level) = granted(made(&whole, request(text)).1);
+            made(&whole, release_of(&cell, level)).1.unwrap();
+        }
+        calls
+    });
+}
+
+#[test]
+fn a_caller_whose_batches_are_refused_leaves_its_calls_to_the_thread() {
+    let server = Server::start();
+    let user = "ACL SETUSER tina on >geheim ~* &* +@all -exists";
+    command::<()>(&server, user);
+    let url = server.url().replace("redis://", "redis://tina:geheim@");
+    let whole = with_inline(&url);
+    let pair = || {
+        let (calls, answer) = made(&whole, request_all(&["a", "b", "c"]));
+        let (cell, level) = granted(answer);
+        assert_eq!(command::<i64>(&server, "EXISTS a b c"), 3);
+        let releases = made(&whole, release_of(&cell, level));
+        releases.1.unwrap();
+        (calls, releases.0)
+    };
+    comes_to(3, || pair().0);
+    // Both would have been batches.
+    assert_eq!(pair(), (0, 0));
+}
+
+/// A try was refused as if the server were out of reach.
+#[test]
+fn a_call_that_cannot_be_written_is_left_to_the_thread() {
+    let server = Server::start();
+    let whole = with_inline(&server.url());
+    whole.handle.session.machine.direct.shut_down();
+    let mut once = request("n");
+    if let Request::Acquire { wait, .. } = &mut once {
+        *wait = Some(Duration::ZERO);
+    }
+    granted(made(&whole, once).1);
 }
 
 /// A handler of a signal may fork while a call is made inline. The child left the call to the I/O

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use redlatch_proto::value::Value;
 
-use super::calls::{is_demoted, millis};
+use super::calls::{OutgoingCall, Payload, is_demoted, millis};
 use super::inbox::Closed;
 use super::inline::{InlineConnection, InlineSlot};
-use super::server_clock::ServerClock;
 use super::shared_engine::{Effect, Own, SharedEngine, State};
 use super::{Message, PendingRequest, Way};
 use crate::clock;
 use crate::engine::{CallId, CallOutcome, Inline, Input, Output, Request, RequestId};
+use crate::error::Error;
 use crate::moment::Moment;
 use crate::process;
 use crate::sys::StopFlag;
 use crate::tuning;
-use crate::wire::{self, Op};
+use crate::wire::{self, Reply};
 
 /// The engine, for callers.
 pub(super) struct Session {
@@ -40,23 +40,13 @@ pub(crate) struct InlineCall {
     under_way: Option<InFlight>,
 }
 
+/// A command that the caller makes itself: a call, or those for the parts of a multi lock.
 struct InFlight {
     connection: Box<InlineConnection>,
-    call: CallId,
-    op: Arc<Op>,
+    /// When the engine wanted it.
     sent: Moment,
     /// It was sent with the text of the script (`EVAL`).
     full: bool,
-}
-
-/// A call that the caller makes itself.
-struct Next {
-    connection: Box<InlineConnection>,
-    call: CallId,
-    op: Arc<Op>,
-    limit: Duration,
-    /// When the engine wanted it.
-    at: Moment,
 }
 
 /// A thread that lets the engine decide, with what it can do itself.
@@ -69,12 +59,22 @@ struct Caller {
 }
 
 impl Caller {
+    /// Whether a call that the engine offers to a caller is for this one.
+    fn is_offered(&self, inline: Inline) -> bool {
+        let suits = match self.way {
+            Way::IoThread => false,
+            Way::Blocking => true,
+            Way::Alone => inline.alone,
+        };
+        suits && self.id == Some(inline.of)
+    }
+
     /// The connection for a call that the engine offers to a caller, if this caller can make it.
     fn accepts(&mut self, inline: Inline, direct: &InlineSlot) -> Option<Box<InlineConnection>> {
-        let alone = self.way == Way::Alone;
-        if self.way == Way::IoThread || self.id != Some(inline.of) || alone && !inline.alone {
+        if !self.is_offered(inline) {
             return None;
         }
+        let alone = self.way == Way::Alone;
         let Some(mut connection) = self.connection.take().or_else(|| direct.take(clock::now()))
         else {
             // With client tracking the inline connection would not do.
@@ -124,12 +124,15 @@ impl Session {
             connection: None,
         };
         let under_way = self.go_on(caller, state, now, message);
-        Ok(id.zip(under_way).map(|(id, call)| InlineCall {
+        let Some(id) = id.filter(|_| under_way.is_some()) else {
+            return Ok(None);
+        };
+        Ok(Some(InlineCall {
             session: self.clone(),
             id,
             way,
             patience,
-            under_way: Some(call),
+            under_way,
         }))
     }
 
@@ -142,39 +145,19 @@ impl Session {
         message: Message,
     ) -> Option<InFlight> {
         let id = caller.id;
-        let mut next = self.decide(caller, state, now, message);
-        loop {
-            let Next {
-                connection: mut open,
-                call,
-                op,
-                limit,
-                at: sent,
-            } = next?;
-            let not_after = open.clock.least(sent).saturating_add(millis(limit));
-            if open.call(&op, &self.machine.shared.uuid, not_after) {
-                return Some(InFlight {
-                    connection: open,
-                    call,
-                    op,
-                    sent,
-                    full: false,
-                });
+        if let Some(mut call) = self.decide(caller, state, now, message) {
+            if call.send(&self.machine.shared.uuid) {
+                return Some(call);
             }
-            self.lose(*open);
             // Part of the command may have been sent. The server does nothing with an incomplete
-            // command.
+            // command, so the I/O thread may send it.
             let mut state = self.machine.state()?;
             state.own.take_if(|own| Some(own.id) == id);
-            let outcome = CallOutcome::NotSent;
-            let message = Message::Tell(Input::Outcome { call, outcome });
-            let broken = Caller {
-                id,
-                way: Way::IoThread,
-                connection: None,
-            };
-            next = self.decide(broken, state, clock::now(), message);
+            call.leave_to(&mut state);
+            drop(state);
+            self.lose(*call.connection);
         }
+        None
     }
 
     /// Closes the inline connection. The I/O thread makes another one when it is wanted.
@@ -184,40 +167,44 @@ impl Session {
     }
 
     /// Lets the engine decide about the messages of the inbox, and then about one of this caller.
-    /// Returns the next call if the caller makes it. The first answer is given here, and the
-    /// remaining effects are deferred to the I/O thread.
+    /// Returns what the caller sends itself, if it is all that is to be sent. The first answer is
+    /// given here, and the remaining effects are deferred to the I/O thread.
     fn decide(
         &self,
         mut caller: Caller,
         mut state: MutexGuard<'_, State>,
         now: Moment,
         message: Message,
-    ) -> Option<Next> {
+    ) -> Option<InFlight> {
         let machine = &self.machine;
         let (mut next, mut answer, mut events) = (None, None, Vec::new());
+        let mut others = false;
         let take = |effect: Effect, left: &mut Vec<Effect>| match effect {
             Effect::Do(Output::Send {
                 call,
                 op,
                 limit,
-                inline: Some(inline),
-            }) if next.is_none() => match caller.accepts(inline, &machine.direct) {
-                Some(connection) => {
-                    next = Some(Next {
-                        connection,
-                        call,
-                        op,
-                        limit,
-                        at: now,
-                    });
-                }
-                None => left.push(Effect::Do(Output::Send {
-                    call,
-                    op,
-                    limit,
-                    inline: None,
-                })),
-            },
+                inline,
+            }) => {
+                let sending = OutgoingCall::of(call, op, limit);
+                let sending = match (&mut next, inline) {
+                    (None, Some(inline)) if !others => {
+                        let Some(open) = caller.accepts(inline, &machine.direct) else {
+                            others = true;
+                            return left.push(by_thread(sending));
+                        };
+                        next = Some(InFlight::of(open, sending, now));
+                        return;
+                    }
+                    (Some(next), Some(inline)) => match next.join(sending, inline, &caller) {
+                        Some(back) => back,
+                        None => return,
+                    },
+                    _ => sending,
+                };
+                others = true;
+                left.push(by_thread(sending));
+            }
             Effect::Answer(completion, result) if answer.is_none() => {
                 answer = Some((completion, result));
             }
@@ -232,6 +219,10 @@ impl Session {
             machine.bring(&mut state, now, message, take);
         };
         let handled = catch_unwind(AssertUnwindSafe(handle));
+        if others && let Some(call) = next.take() {
+            call.leave_to(&mut state);
+            caller.connection = Some(call.connection);
+        }
         if let Some(unused) = caller.connection {
             machine.direct.give(unused);
         }
@@ -246,7 +237,7 @@ impl Session {
         if let (Some(id), Some(next)) = (caller.id, &next) {
             state.own = Some(Own {
                 id,
-                end: now.after(next.limit),
+                end: next.deadline(),
             });
         }
         state.listen(now, next.is_some());
@@ -306,7 +297,7 @@ impl InlineCall {
                     // A signal handler may have forked.
                     self.leave_to_parent();
                 }
-                Look::Answer(outcome, in_order) => self.settle(outcome, in_order),
+                Look::Answer(heard, in_order) => self.settle(heard, in_order),
             }
         }
         Ok(())
@@ -343,7 +334,7 @@ impl InlineCall {
                 .learn(answered && call.connection.is_quick(patience));
             match look {
                 Look::Nothing => return false,
-                Look::Answer(outcome, in_order) => self.settle(outcome, in_order),
+                Look::Answer(heard, in_order) => self.settle(heard, in_order),
             }
         }
         true
@@ -362,25 +353,24 @@ impl InlineCall {
     }
 
     #[cfg(test)]
-    pub(super) fn under_way(&self) -> Option<CallId> {
-        Some(self.under_way.as_ref()?.call)
+    pub(super) fn under_way(&self) -> Vec<CallId> {
+        let calls = self.under_way.iter().flat_map(InFlight::calls);
+        calls.map(|sending| sending.call).collect()
     }
 
-    /// Tells the engine the outcome of the call.
-    fn settle(&mut self, outcome: CallOutcome, in_order: bool) {
-        let Some(InFlight {
-            connection, call, ..
-        }) = self.under_way.take()
-        else {
+    /// Tells the engine what the caller has heard of its command.
+    fn settle(&mut self, heard: Heard, in_order: bool) {
+        let Some(mut call) = self.under_way.take() else {
             return;
         };
         // Without a state the engine has panicked, and everybody is told so.
         let Some(mut state) = self.session.machine.state() else {
-            return self.session.lose(*connection);
+            return self.session.lose(*call.connection);
         };
-        let is_current = self.session.machine.direct.is_current(&connection);
-        let input = match outcome {
-            CallOutcome::Answered(reply) if is_current && connection.is_unseen() => {
+        let is_current = self.session.machine.direct.is_current(&call.connection);
+        let is_unseen = call.connection.is_unseen();
+        let told = |call: CallId, outcome: CallOutcome| match outcome {
+            CallOutcome::Answered(reply) if is_current && is_unseen => {
                 Input::AnsweredUntracked { call, reply }
             }
             outcome if is_current => Input::Outcome { call, outcome },
@@ -389,6 +379,25 @@ impl InlineCall {
                 outcome: CallOutcome::Unanswered,
             },
         };
+        let input = match (&call.connection.load, heard) {
+            (Some(Payload::Single(sending)), Heard::All(outcome)) => told(sending.call, outcome),
+            (_, Heard::All(outcome)) => {
+                let calls = call.calls().iter();
+                Input::Together(calls.map(|of| told(of.call, outcome.clone())).collect())
+            }
+            (_, Heard::Each(replies)) => {
+                let calls = call.calls().iter().zip(replies);
+                let inputs = calls.filter_map(|(of, reply)| {
+                    let reply = reply.or_else(|| {
+                        state.left.push(call.again(of));
+                        None
+                    })?;
+                    Some(told(of.call, CallOutcome::Answered(reply)))
+                });
+                Input::Together(inputs.collect())
+            }
+        };
+        call.connection.load = None;
         // The I/O thread may have shut the socket down when the answer was already there.
         let is_whole = state.own.take().is_some();
         let mut caller = Caller {
@@ -397,9 +406,9 @@ impl InlineCall {
             connection: None,
         };
         if in_order && is_whole && is_current {
-            caller.connection = Some(connection);
+            caller.connection = Some(call.connection);
         } else {
-            self.session.lose(*connection);
+            self.session.lose(*call.connection);
             caller.way = Way::IoThread;
         }
         let input = Message::Tell(input);
@@ -417,7 +426,7 @@ impl InlineCall {
     fn give_up(&mut self) {
         self.leave_to_parent();
         while self.under_way.is_some() {
-            self.settle(CallOutcome::Unanswered, false);
+            self.settle(Heard::All(CallOutcome::Unanswered), false);
         }
     }
 }
@@ -432,11 +441,100 @@ impl Drop for InlineCall {
 enum Look {
     /// No answer yet.
     Nothing,
-    /// The outcome of the call, and whether the connection is still usable.
-    Answer(CallOutcome, bool),
+    /// What was heard, and whether the connection is still usable.
+    Answer(Heard, bool),
+}
+
+/// What a caller has heard of its command.
+enum Heard {
+    /// The outcome of all its calls.
+    All(CallOutcome),
+    /// The reply to each. `None`: the call was not executed and has to be sent alone.
+    Each(Vec<Option<Reply>>),
+}
+
+fn refused(error: Error, passing: bool) -> CallOutcome {
+    CallOutcome::Refused { error, passing }
+}
+
+/// Leaves a call to the I/O thread.
+fn by_thread(sending: OutgoingCall) -> Effect {
+    let OutgoingCall {
+        call, op, limit, ..
+    } = sending;
+    Effect::Do(Output::Send {
+        call,
+        op,
+        limit,
+        inline: None,
+    })
 }
 
 impl InFlight {
+    fn of(mut connection: Box<InlineConnection>, sending: OutgoingCall, now: Moment) -> InFlight {
+        connection.load = Some(Payload::Single(sending));
+        InFlight {
+            connection,
+            sent: now,
+            full: false,
+        }
+    }
+
+    /// Takes in another call that the same caller is offered, or gives it back if one command
+    /// cannot do.
+    fn join(
+        &mut self,
+        sending: OutgoingCall,
+        inline: Inline,
+        caller: &Caller,
+    ) -> Option<OutgoingCall> {
+        let connection = &self.connection;
+        let suits = caller.is_offered(inline) && !(inline.tracked && connection.is_unseen());
+        if !suits || !connection.shares {
+            return Some(sending);
+        }
+        let publish = connection.publish;
+        match &mut self.connection.load {
+            Some(load) => load.join(sending, publish),
+            None => Some(sending),
+        }
+    }
+
+    /// Sends the command; false if the connection is broken.
+    fn send(&mut self, uuid: &str) -> bool {
+        let now = self.connection.clock.least(self.sent);
+        self.connection
+            .call(uuid, now.saturating_add(millis(self.limit())))
+    }
+
+    fn calls(&self) -> &[OutgoingCall] {
+        let load = self.connection.load.as_ref();
+        load.map_or(&[], Payload::sendings)
+    }
+
+    fn limit(&self) -> Duration {
+        match &self.connection.load {
+            Some(load) => load.limit(),
+            None => Duration::ZERO,
+        }
+    }
+
+    fn deadline(&self) -> Moment {
+        self.sent.after(self.limit())
+    }
+
+    /// A call that the server has not executed, for the I/O thread, in the time that it has left.
+    fn again(&self, of: &OutgoingCall) -> Effect {
+        let limit = clock::now().until(self.deadline());
+        by_thread(OutgoingCall::of(of.call, of.op.clone(), limit))
+    }
+
+    /// Leaves all calls to the I/O thread: the server has not executed them.
+    fn leave_to(&self, state: &mut State) {
+        let calls = self.calls().iter();
+        state.left.extend(calls.map(|of| self.again(of)));
+    }
+
     /// Waits for the answer until a signal comes, `stop` is readable or `patience` is over. Without
     /// `patience` there is no time limit.
     fn look(&mut self, patience: Option<Duration>, stop: Option<&StopFlag>) -> Look {
@@ -451,36 +549,48 @@ impl InFlight {
                 self.full = true;
                 match self.connection.call_with_text() {
                     true => Look::Nothing,
-                    false => Look::Answer(CallOutcome::NotSent, false),
+                    false => Look::Answer(Heard::All(CallOutcome::NotSent), false),
                 }
             }
             Ok(Some((Value::ServerError(error), _))) => {
-                let (refusal, passing) =
+                let (error_told, passing) =
                     wire::refusal(error.code(), error.details().unwrap_or_default());
-                Look::Answer(
-                    CallOutcome::Refused {
-                        error: refusal,
-                        passing,
-                    },
-                    !is_demoted(&error),
-                )
-            }
-            Ok(Some((value, came))) => match wire::decode(&self.op, value) {
-                Ok((server_ms, reply)) => {
-                    if let Some(server_ms) = server_ms {
-                        self.connection.clock = ServerClock::new(server_ms, came);
+                let heard = match &self.connection.load {
+                    // Perhaps a single lock is the cause, or only batches are refused. So each call
+                    // is sent alone, and this connection sends no more batches.
+                    Some(Payload::Batch(_, calls)) if !passing => {
+                        let none = vec![None; calls.len()];
+                        self.connection.shares = false;
+                        Heard::Each(none)
                     }
-                    Look::Answer(CallOutcome::Answered(reply), true)
-                }
-                Err(error) => Look::Answer(
-                    CallOutcome::Refused {
-                        error,
-                        passing: false,
+                    _ => Heard::All(refused(error_told, passing)),
+                };
+                Look::Answer(heard, !is_demoted(&error))
+            }
+            Ok(Some((value, came))) => {
+                let error = match &self.connection.load {
+                    Some(Payload::Batch(sort, calls)) => {
+                        match wire::decode_many(*sort, calls.len(), &value) {
+                            Ok((clock, replies)) => {
+                                self.connection.learn(clock, came);
+                                return Look::Answer(Heard::Each(replies), true);
+                            }
+                            Err(error) => error,
+                        }
+                    }
+                    Some(Payload::Single(of)) => match wire::decode(&of.op, value) {
+                        Ok((clock, reply)) => {
+                            self.connection.learn(clock, came);
+                            let outcome = CallOutcome::Answered(reply);
+                            return Look::Answer(Heard::All(outcome), true);
+                        }
+                        Err(error) => error,
                     },
-                    false,
-                ),
-            },
-            Err(_) => Look::Answer(CallOutcome::Unanswered, false),
+                    None => return Look::Answer(Heard::All(CallOutcome::Unanswered), false),
+                };
+                Look::Answer(Heard::All(refused(error, false)), false)
+            }
+            Err(_) => Look::Answer(Heard::All(CallOutcome::Unanswered), false),
         }
     }
 }

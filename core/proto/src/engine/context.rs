@@ -100,6 +100,8 @@ pub(super) struct Context {
     pub(super) first_owner: OwnerId,
     pub(super) links: Links,
     pub(super) calls: SmallMap<CallId, Call>,
+    /// The caller that the calls of this input were offered to, and how many.
+    pub(super) offered: Option<(RequestId, usize)>,
     /// The answers about parts of multi locks.
     pub(super) parts: VecDeque<(RequestId, Result<Done>)>,
     /// The hold on which a request waits that re-enters, releases or extends it.
@@ -122,6 +124,7 @@ impl Context {
             first_owner: 0,
             links: Links::default(),
             calls: SmallMap::default(),
+            offered: None,
             parts: VecDeque::new(),
             callers: SmallMap::default(),
             timers: Timers::default(),
@@ -175,6 +178,14 @@ impl Context {
         }
     }
 
+    /// Whether no call is in flight but those that this caller was offered just now.
+    pub(super) fn is_free_for(&self, of: RequestId) -> bool {
+        match self.offered {
+            Some((to, calls)) => to == of && calls == self.calls.len(),
+            None => self.calls.is_empty(),
+        }
+    }
+
     /// Sends a call. `inline`: a caller may make it itself.
     pub(super) fn send(
         &mut self,
@@ -187,6 +198,10 @@ impl Context {
         self.counters.calls.add(1);
         let sent = self.now;
         self.calls.insert(call, Call { purpose, sent });
+        if let Some(Inline { of, .. }) = inline {
+            let before = self.offered.map_or(0, |(_, calls)| calls);
+            self.offered = Some((of, before + 1));
+        }
         self.out.push(Output::Send {
             call,
             op,

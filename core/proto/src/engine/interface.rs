@@ -51,6 +51,8 @@ pub enum Input {
     /// The answer to a call that went over a connection without client tracking. The server does
     /// not report later changes of the keys that the call read.
     AnsweredUntracked { call: CallId, reply: Reply },
+    /// The outcomes of calls that a caller has made as one command.
+    Together(Vec<Input>),
     /// A connection was made. Owners drawn from now on carry this last group of their uuid, which
     /// comes fresh from the operating system. Copies of a process that are restored from one
     /// snapshot share no connection, so each gets a group of its own.
@@ -320,7 +322,7 @@ pub enum Lease {
 }
 
 /// The outcome of a script call.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum CallOutcome {
     /// The server answered.
     Answered(Reply),
@@ -369,6 +371,9 @@ pub enum Done {
 
 /// A call that the caller of a request may make itself, on an inline connection. No other call is
 /// in flight that this one could share a batch with, and nobody else here waits for the lock.
+///
+/// The caller of a multi lock is offered the calls for all parts, as outputs of one input. They are for
+/// different locks, and can be one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inline {
     /// The request whose caller waits for the call.

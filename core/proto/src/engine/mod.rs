@@ -216,6 +216,7 @@ impl Engine {
             holds: &self.holds,
             cleanups: &self.cleanups,
             counting: &self.counting,
+            multi: &self.multi,
         }
     }
 
@@ -228,6 +229,7 @@ impl Engine {
     fn begin(&mut self, now: Moment, out: &mut Vec<Output>) {
         // A moment that comes out of order must not move a deadline back.
         self.cx.now = self.cx.now.max(now);
+        self.cx.offered = None;
         std::mem::swap(&mut self.cx.out, out);
     }
 
@@ -276,6 +278,11 @@ impl Engine {
                 self.cx.unseen = true;
                 self.outcome(call, CallOutcome::Answered(reply));
                 self.cx.unseen = false;
+            }
+            Input::Together(outcomes) => {
+                outcomes
+                    .into_iter()
+                    .for_each(|outcome| self.dispatch(outcome));
             }
             Input::Identity(last_group) => {
                 self.cx.first_owner = first_owner(last_group);
@@ -858,6 +865,7 @@ impl Engine {
             holds: &self.holds,
             cleanups: &self.cleanups,
             counting: &self.counting,
+            multi: &self.multi,
         };
         if let Some(closing) = &mut self.closing {
             closing.finish(&mut self.cx, view);

@@ -1,4 +1,4 @@
-//! The names, holds, clean-ups and counters together. A decision that looks at all of them borrows this.
+//! The names, holds, clean-ups, counters and multi locks together. A decision that looks at all of them borrows this.
 
 use std::time::Duration;
 
@@ -8,17 +8,19 @@ use super::counting::Counting;
 use super::hold::Phase;
 use super::holds::Holds;
 use super::interface::{Inline, RequestId};
+use super::multi::Multi;
 use super::names::{Attempt, Names, WaitQueue};
 use crate::moment::Moment;
 use crate::wire::{Name, Op, OwnerId, Topic};
 
-/// The names, the holds, the clean-ups and the counters of a client.
+/// The names, the holds, the clean-ups, the counters and the multi locks of a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) names: &'a Names,
     pub(super) holds: &'a Holds,
     pub(super) cleanups: &'a Cleanups,
     pub(super) counting: &'a Counting,
+    pub(super) multi: &'a Multi,
 }
 
 impl<'a> View<'a> {
@@ -32,13 +34,14 @@ impl<'a> View<'a> {
     /// How the caller that waits for this call may make it itself, if it may.
     pub(super) fn inline(&self, cx: &Context, purpose: &Purpose, op: &Op) -> Option<Inline> {
         // The caller makes one command.
-        if !cx.calls.is_empty() || op.follow_up(Duration::ZERO).is_some() {
+        if op.follow_up(Duration::ZERO).is_some() {
             return None;
         }
         if let Purpose::Counter(key) = purpose {
             let alone = self.names.waiters.is_empty() && self.holds.len() <= 1;
-            return Some(Inline {
-                of: self.counting.sole_caller(key)?,
+            let of = self.counting.sole_caller(key)?;
+            return cx.is_free_for(of).then_some(Inline {
+                of,
                 alone: alone && self.counting.callers() <= 1,
                 tracked: self.counting.reads(key),
             });
@@ -53,14 +56,19 @@ impl<'a> View<'a> {
             }
             Purpose::Counter(_) => return None,
         };
+        // The calls for the parts of a multi lock can be one command of its caller.
+        let (of, parts) = self.multi.caller_of(of)?;
+        if !cx.is_free_for(of) {
+            return None;
+        }
         let queue = self.names.queues.get(op.name()?);
         if queue.is_some_and(|queue| queue.waiters.len() > behind) {
             return None;
         }
         Some(Inline {
             of,
-            alone: self.names.waiters.len() <= behind
-                && self.holds.len() <= 1
+            alone: self.names.waiters.len() <= behind * parts
+                && self.holds.len() <= parts
                 && self.counting.callers() == 0,
             tracked: queue.is_some_and(|queue| self.needs_tracking(purpose, op, queue)),
         })

@@ -11,7 +11,7 @@ use crate::engine::{CallOutcome, Input, LinkId};
 use crate::error::Error;
 use crate::moment::Moment;
 use crate::outbox::News;
-use crate::outbox::calls::{Outbox, OutgoingCall, Payload};
+use crate::outbox::calls::{Outbox, OutgoingCall};
 use crate::outbox::limiter::ConcurrencyLimiter;
 use crate::outbox::server_clock::ServerClock;
 use crate::outbox::wanted::Wanted;
@@ -901,16 +901,8 @@ impl Live {
             };
             let sendings = command.load.sendings();
             let waits = sendings.iter().any(|sending| sending.op.replicas() > 0);
-            let call = match &command.load {
-                Payload::Single(sending) => {
-                    let (op, before) = (&sending.op, self.spare.take());
-                    wire::Call::reusing(before, op, uuid, command.not_after, publish)
-                }
-                Payload::Batch(sort, sendings) => {
-                    let ops = sendings.iter().map(|sending| &*sending.op);
-                    wire::Call::many(*sort, ops, uuid, command.not_after)
-                }
-            };
+            let spare = self.spare.take();
+            let call = command.load.call(spare, uuid, command.not_after, publish);
             let first = !self.called.contains(&call.id());
             if first {
                 self.called.push(call.id());

@@ -20,7 +20,7 @@ use crate::engine::{CallId, CallOutcome, Input, LinkId, STANDALONE};
 use crate::error::Error;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{self, BatchKey, Op, Publish, Reply};
+use crate::wire::{self, BatchKey, Call, Op, Publish, Reply};
 
 /// A call to be sent.
 #[derive(Debug)]
@@ -32,6 +32,19 @@ pub struct OutgoingCall {
     pub hops: u8,
     /// To be sent after `ASKING`: the node is importing the slot and refuses other calls for it.
     pub asking: bool,
+}
+
+impl OutgoingCall {
+    /// The call of an engine's output.
+    pub fn of(call: CallId, op: Arc<Op>, limit: Duration) -> OutgoingCall {
+        OutgoingCall {
+            call,
+            op,
+            limit,
+            hops: 0,
+            asking: false,
+        }
+    }
 }
 
 /// A node of a cluster says that another node serves a name. It has not executed the call.
@@ -97,6 +110,53 @@ impl Payload {
         match self {
             Payload::Single(sending) => std::slice::from_ref(sending),
             Payload::Batch(_, sendings) => sendings,
+        }
+    }
+
+    /// The time limit for all of them.
+    pub fn limit(&self) -> Duration {
+        match self {
+            Payload::Single(sending) => sending.limit,
+            Payload::Batch(_, sendings) => {
+                let limits = sendings.iter().map(|sending| sending.limit);
+                limits.min().unwrap_or_default()
+            }
+        }
+    }
+
+    /// Takes in a call for another lock, or gives it back if it cannot share the command. As in the
+    /// batcher, no call loses more than half of its limit.
+    pub fn join(&mut self, sending: OutgoingCall, publish: Publish) -> Option<OutgoingCall> {
+        let own = match self {
+            Payload::Single(first) => BatchKey::of(&first.op, publish),
+            Payload::Batch(sort, _) => Some(*sort),
+        };
+        let sort = own.filter(|own| BatchKey::of(&sending.op, publish) == Some(*own));
+        let limits = || self.sendings().iter().map(|sending| sending.limit);
+        let most = limits().fold(sending.limit, Duration::max);
+        let fits = most <= self.limit().min(sending.limit) * 2
+            && self.sendings().len() < tuning::BATCH_LOCKS;
+        let Some(sort) = sort.filter(|_| fits) else {
+            return Some(sending);
+        };
+        match std::mem::replace(self, Payload::Batch(sort, Vec::new())) {
+            Payload::Single(first) => *self = Payload::Batch(sort, vec![first, sending]),
+            Payload::Batch(_, mut sendings) => {
+                sendings.push(sending);
+                *self = Payload::Batch(sort, sendings);
+            }
+        }
+        None
+    }
+
+    /// The script call for all of them, in the memory of a finished one.
+    pub fn call(&self, spare: Option<Call>, uuid: &str, not_after: u64, publish: Publish) -> Call {
+        match self {
+            Payload::Single(sending) => Call::reusing(spare, &sending.op, uuid, not_after, publish),
+            Payload::Batch(sort, sendings) => {
+                let ops = sendings.iter().map(|sending| &*sending.op);
+                Call::many(*sort, ops, uuid, not_after)
+            }
         }
     }
 }
@@ -717,6 +777,28 @@ mod tests {
 
     fn error(text: &str) -> Value {
         crate::real::parsed(text.as_bytes())
+    }
+
+    #[test]
+    fn calls_of_one_sort_and_about_the_same_time_are_one_command() {
+        let limited = |call, ms| OutgoingCall {
+            limit: Duration::from_millis(ms),
+            ..acquire(call)
+        };
+        let mut load = Payload::Single(limited(1, 200));
+        assert!(load.join(inspect(2), Publish::Classic).is_some());
+        assert!(load.join(limited(3, 120), Publish::Classic).is_none());
+        // Neither would the first one keep half of its time, nor this one.
+        assert!(load.join(limited(4, 90), Publish::Classic).is_some());
+        assert!(load.join(limited(5, 250), Publish::Classic).is_some());
+        assert!(matches!(load, Payload::Batch(..)));
+        let limits = (load.limit(), load.sendings().len());
+        assert_eq!(limits, (Duration::from_millis(120), 2));
+        let joined = (6..100).take_while(|call| {
+            let back = load.join(limited(*call, 200), Publish::Classic);
+            back.is_none()
+        });
+        assert_eq!(joined.count(), tuning::BATCH_LOCKS - 2);
     }
 
     #[test]

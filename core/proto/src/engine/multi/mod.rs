@@ -151,6 +151,18 @@ impl Multi {
         self.attempts.get(&id).is_some() || self.commands.get(&id).is_some()
     }
 
+    /// The request of the caller that waits for this one, and how many parts it is about. Only a request
+    /// for a part has another one.
+    pub(super) fn caller_of(&self, id: RequestId) -> Option<(RequestId, usize)> {
+        if id & IS_PART == 0 {
+            return Some((id, 1));
+        }
+        match *self.asked.get(&id)? {
+            Asked::Attempt(of, _) => Some((of, self.attempts.get(&of)?.parts.len())),
+            Asked::Command(of) => Some((of, self.commands.get(&of)?.left)),
+        }
+    }
+
     /// Whether a target is a multi lock.
     pub(super) fn is_meant(&self, target: &Target) -> bool {
         match target {

@@ -76,6 +76,59 @@ fn all_names_are_asked_for_at_once() {
     rig.nothing_left();
 }
 
+/// They can be one command, so a caller who is alone with its multi lock needs no I/O thread.
+#[test]
+fn the_calls_for_all_names_are_offered_to_the_caller() {
+    let mut rig = Rig::new();
+    let inline = |of, alone| {
+        let (of, tracked) = (of, false);
+        Some(Inline { of, alone, tracked })
+    };
+    let offers = |rig: &mut Rig| -> Vec<_> {
+        let sent = rig.all_sent();
+        let offers = sent.iter().map(|sent| sent.inline).collect();
+        let outcome = |sent: &Sent| Input::Outcome {
+            call: sent.call,
+            outcome: CallOutcome::Answered(match sent.op {
+                Op::Acquire(_) => Reply::Acquired {
+                    ttl: LEASE,
+                    token: None,
+                },
+                _ => Reply::Released(0),
+            }),
+        };
+        rig.input(Input::Together(sent.iter().map(outcome).collect()));
+        offers
+    };
+    let id = acquire_all(&mut rig, &["a", "b", "c"], OwnerKey::Once, None);
+    assert_eq!(offers(&mut rig), [inline(id, true); 3]);
+    let grant = rig.granted(id);
+
+    // Others use the client, too.
+    let id = acquire_all(&mut rig, &["d", "e"], OwnerKey::Once, None);
+    assert_eq!(offers(&mut rig), [inline(id, false); 2]);
+    let other = rig.granted(id);
+    let id = rig.release(&other);
+    assert_eq!(offers(&mut rig), [inline(id, false); 2]);
+    rig.released(id);
+
+    let id = rig.release(&grant);
+    assert_eq!(offers(&mut rig), [inline(id, true); 3]);
+    rig.released(id);
+    rig.nothing_left();
+}
+
+#[test]
+fn no_call_for_a_part_is_offered_while_another_is_in_flight() {
+    let mut rig = Rig::new();
+    rig.acquire("n");
+    let first = rig.sent();
+    assert!(first.inline.is_some());
+    acquire_all(&mut rig, &["a", "b"], OwnerKey::Once, None);
+    let sent = rig.all_sent();
+    assert!(sent.len() == 2 && sent.iter().all(|sent| sent.inline.is_none()));
+}
+
 /// While it waits it holds nothing behind the name that it waits for: others may hold that and wait
 /// for what it has.
 #[test]

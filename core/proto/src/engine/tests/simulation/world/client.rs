@@ -82,7 +82,9 @@ pub(super) struct Direct {
     pub(super) user: Option<RequestId>,
     /// The user makes its call inline only if nobody else uses the client.
     pub(super) polite: bool,
-    pub(super) call: Option<CallId>,
+    /// The calls in flight, and what is known of those before them: they are one command.
+    pub(super) calls: Vec<CallId>,
+    pub(super) heard: Vec<Input>,
 }
 
 /// A connection for commands.
@@ -246,7 +248,7 @@ impl Client {
     pub(super) fn is_own(&self, call: CallId) -> bool {
         self.direct
             .as_ref()
-            .is_some_and(|direct| direct.call == Some(call))
+            .is_some_and(|direct| direct.calls.contains(&call))
     }
 
     /// The wake-up of its engine, while the process runs.

@@ -95,8 +95,7 @@ impl World {
             })
         };
         if let Some(direct) = client.direct.as_mut().filter(suits) {
-            assert!(direct.call.is_none(), "two calls at once for one caller");
-            direct.call = Some(call);
+            direct.calls.push(call);
             return at_direct;
         }
         // The first of the names with the same slot.
@@ -359,27 +358,45 @@ impl World {
         if matches!(outcome, CallOutcome::Unanswered | CallOutcome::NotSent) {
             self.trouble(self.time + AGAIN);
         }
-        let client = &mut self.clients[place];
-        if client.is_own(call) {
-            // A late or interrupted call closes the inline connection.
-            match (
-                &mut client.direct,
-                matches!(outcome, CallOutcome::Unanswered),
-            ) {
-                (Some(direct), false) => direct.call = None,
-                _ => self.close_direct(place),
-            }
-            // Reads on the inline connection are not covered by client tracking.
-            if let (CallOutcome::Answered(reply), true) = (&outcome, self.clients[place].tracks) {
-                return self.input(
-                    uuid,
-                    Input::AnsweredUntracked {
-                        call,
-                        reply: reply.clone(),
-                    },
-                );
-            }
+        if self.clients[place].is_own(call) {
+            return self.direct_outcome(place, call, outcome);
         }
         self.input(uuid, Input::Outcome { call, outcome });
+    }
+
+    /// The outcome of a call on the inline connection. The calls of a command have theirs together. One
+    /// that is late or interrupted closes the connection.
+    fn direct_outcome(&mut self, place: usize, call: CallId, outcome: CallOutcome) {
+        let client = &mut self.clients[place];
+        let (uuid, tracks) = (client.uuid, client.tracks);
+        let Some(direct) = &mut client.direct else {
+            return;
+        };
+        direct.calls.retain(|other| *other != call);
+        let closes = matches!(outcome, CallOutcome::Unanswered);
+        // Reads on the inline connection are not covered by client tracking.
+        direct.heard.push(match outcome {
+            CallOutcome::Answered(reply) if tracks => Input::AnsweredUntracked { call, reply },
+            outcome => Input::Outcome { call, outcome },
+        });
+        if closes {
+            for call in std::mem::take(&mut direct.calls) {
+                client.calls.remove(&call);
+                let outcome = CallOutcome::Unanswered;
+                direct.heard.push(Input::Outcome { call, outcome });
+            }
+        }
+        if !direct.calls.is_empty() {
+            return;
+        }
+        let mut heard = std::mem::take(&mut direct.heard);
+        if closes {
+            self.close_direct(place);
+        }
+        let input = match heard.pop() {
+            Some(only) if heard.is_empty() => only,
+            last => Input::Together(heard.into_iter().chain(last).collect()),
+        };
+        self.input(uuid, input);
     }
 }

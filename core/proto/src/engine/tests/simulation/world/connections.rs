@@ -29,7 +29,7 @@ impl World {
         let Some(direct) = client
             .direct
             .as_mut()
-            .filter(|direct| direct.call.is_none())
+            .filter(|direct| direct.calls.is_empty())
         else {
             return;
         };
@@ -198,7 +198,8 @@ impl World {
     pub(super) fn break_direct(&mut self, place: usize) {
         let client = &self.clients[place];
         let uuid = client.uuid;
-        if let Some(call) = client.direct.as_ref().and_then(|direct| direct.call) {
+        let direct = client.direct.as_ref();
+        if let Some(&call) = direct.and_then(|direct| direct.calls.first()) {
             self.at(self.time, Event::Limit(uuid, call));
         }
     }
