@@ -30,7 +30,8 @@
 //!
 //! At the calm end, some seconds after the last fault:
 //!
-//! - every call is answered, at the primary and at the node of its slot;
+//! - every call is answered, at the primary and at the node of its slot, unless it is lost on an idle
+//!   connection that has hung since the faults, before the client can know;
 //! - every wanted channel is confirmed again since its connection was lost, a message on it arrives,
 //!   and no other channel is subscribed;
 //! - a change of a tracked key is told;

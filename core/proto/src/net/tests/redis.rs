@@ -164,6 +164,8 @@ pub(super) struct Conn {
     pub(super) up: Pipe,
     pub(super) down: Pipe,
     pub(super) is_open: bool,
+    /// When the client has to have given it up, once a call is lost on it because it hangs.
+    pub(super) ends_by: Option<u64>,
     /// Reads what the client writes, to know which calls are under way.
     pub(super) written: Reader,
     pub(super) calls: BTreeSet<u64>,
@@ -180,6 +182,7 @@ impl Conn {
             up: Pipe::default(),
             down: Pipe::default(),
             is_open: false,
+            ends_by: None,
             written: Reader::default(),
             calls: BTreeSet::new(),
         }

@@ -14,6 +14,7 @@ use crate::net::resp::Item;
 use crate::net::{ClusterPubsub, ConnId, Io, Manner, Net, Protocol, Server};
 use crate::outbox::News;
 use crate::support::random::Random;
+use crate::tuning;
 use crate::url::{At, Host, Login, Place, Topology};
 use crate::wire::names::channel_for;
 use crate::wire::{self, Call as Script, Name, Op, Publish, Reply, Topic, servers};
@@ -537,7 +538,17 @@ impl World {
                     Some(open) => {
                         (open.may_run, open.was_written, open.conn) = (1, true, id);
                         open.redirected = false;
-                        self.conns.get_mut(&id).unwrap().calls.insert(call);
+                        let conn = self.conns.get_mut(&id).unwrap();
+                        conn.calls.insert(call);
+                        if conn.down.is_dead {
+                            // That an idle connection hangs is known only when calls are lost on it.
+                            let silence =
+                                tuning::SILENCE.max(Duration::from_micros(open.limit) * 2);
+                            let silence = u64::try_from(silence.as_micros()).unwrap();
+                            let ends_by = conn.ends_by.unwrap_or(u64::MAX).min(self.now + silence);
+                            conn.ends_by = Some(ends_by);
+                            open.well &= self.now > ends_by;
+                        }
                     }
                 }
             }
