@@ -172,7 +172,9 @@ impl WaitQueue {
             return false;
         }
         let last = self.run.has_handed_over() && self.run.is_over(now, handovers);
-        if last || self.turn.needless <= now {
+        // There may be permits for all, and readers come together.
+        let offers = !kind.is_shared() || self.run.has_handed_over() || self.turn.contended;
+        if offers && (last || self.turn.needless <= now) {
             let ran = last.then(|| self.run.lasted(now));
             self.turn.given(now, heard - u32::from(own), ran);
         }

@@ -586,19 +586,19 @@ impl Engine {
                 let owner = std::mem::replace(&mut waiter.owner, next);
                 self.clean_up(Left::of(&name, owner, &form, lease), Some(expires));
             }
-            CallOutcome::Answered(Reply::Busy { .. }) if leaving => {
+            CallOutcome::Answered(Reply::Busy { .. } | Reply::Parked { .. }) if leaving => {
                 waiter.failures = 1;
                 waiter.ahead = Ahead::No;
                 self.ask_ahead(id);
             }
-            CallOutcome::Answered(Reply::Busy { .. }) if ends => {
+            CallOutcome::Answered(Reply::Busy { .. } | Reply::Parked { .. }) if ends => {
                 let error = timeout(&name, Some(Duration::ZERO));
                 self.end_waiter(id, error, false);
             }
             CallOutcome::NotSent | CallOutcome::Refused { passing: true, .. } if ends => {
                 self.end_waiter(id, not_sent(), false);
             }
-            CallOutcome::Answered(Reply::Busy { .. } | Reply::Stale)
+            CallOutcome::Answered(Reply::Busy { .. } | Reply::Parked { .. } | Reply::Stale)
             | CallOutcome::NotSent
             | CallOutcome::Refused { passing: true, .. } => self.advance(&name),
             outcome => self.end_try(id, outcome),

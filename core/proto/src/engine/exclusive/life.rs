@@ -18,7 +18,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::{Maybe, Moment};
 use crate::tuning;
-use crate::wire::{Name, OwnerId};
+use crate::wire::{Kind, Name, OwnerId};
 
 impl Engine {
     /// Makes a hold of a first acquisition that has succeeded.
@@ -82,11 +82,12 @@ impl Engine {
         self.advance(name);
     }
 
-    /// The server refused the waiters of a semaphore and those of a fair lock. The end of this hold may be
-    /// what they wait for.
+    /// The server refused the waiters of a semaphore, those of a fair lock and, before a theft, writers. The
+    /// end of this hold may be what they wait for.
     fn wake_refused(&mut self, cell: &HoldCell) {
         let head = self.names.head(&cell.name);
-        if cell.kind.takes_permits() || head.is_some_and(Waiter::queues) {
+        let refused = cell.kind.takes_permits() || cell.kind == Kind::Write;
+        if refused || head.is_some_and(Waiter::queues) {
             self.wake_head(&cell.name);
         }
     }

@@ -85,6 +85,8 @@ impl Engine {
         let asked = waiter.is_asking();
         waiter.ahead = Ahead::No;
         if asked && !self.names.is_head(&name, id) {
+            // It may have the call of the one that was the head, which asked for a place in a crowd.
+            self.note_crowd(id, &name, &outcome);
             return self.tried_ahead(id, sent, outcome);
         }
         let unplaced = self.note_crowd(id, &name, &outcome);

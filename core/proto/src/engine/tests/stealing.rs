@@ -76,6 +76,36 @@ fn a_theft_ends_the_holds_of_this_client_and_passes_its_waiters() {
     }
 }
 
+/// The server refused the waiter before the theft.
+#[test]
+fn the_release_of_a_thief_wakes_a_waiter_of_its_client() {
+    for early in [true, false] {
+        let mut rig = Rig::new();
+        let waiter = rig.wants(WRITE);
+        let sent = rig.sent();
+        rig.busy(&sent, LEASE);
+        rig.input(Input::Subscribed("n".into()));
+        let sent = rig.sent();
+        rig.busy(&sent, LEASE);
+        let theft = rig.wants(THEFT);
+        let sent = rig.sent();
+        rig.grant(&sent);
+        let thief = rig.granted(theft);
+        rig.release(&thief);
+        let sent = rig.sent();
+        if early {
+            rig.input(Input::Message("n".into()));
+        }
+        rig.reply(&sent, Reply::Released(1));
+        let next = rig.sent();
+        if !early {
+            rig.input(Input::Message("n".into()));
+        }
+        rig.grant(&next);
+        rig.granted(waiter);
+    }
+}
+
 #[test]
 fn a_later_thief_robs_an_earlier_one() {
     let mut rig = Rig::new();
