@@ -194,15 +194,9 @@ impl Draft<'_> {
         self.words.parts(&channel_parts(Topic::Lock, name));
     }
 
-    /// Adds the place that a release gives up, and how often this client hears of the release.
-    pub(crate) fn leaves_crowd(&mut self, name: &Name, place: OwnerId, hears: bool) {
-        self.crowd(name, place);
-        self.add(if hears { "1" } else { "0" });
-    }
-
     /// Adds the set of the places in a crowd, and a place. The set is no key of the call: where a user may
     /// not write it, or it has another slot, the call does without it.
-    fn crowd(&mut self, name: &Name, place: OwnerId) {
+    pub(crate) fn crowd(&mut self, name: &Name, place: OwnerId) {
         self.add(&crowd_key(name));
         self.owner(&Form::default(), place);
     }

@@ -182,7 +182,6 @@ impl Both {
                     unmark,
                     place: (kind.facts().wakes_crowd && !unmark && self.random.chance(400))
                         .then(|| self.random.between(10, 12)),
-                    hears: self.random.chance(500),
                     ..Release::of(name, owner, form)
                 })
             }

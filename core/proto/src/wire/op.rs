@@ -131,8 +131,6 @@ pub struct Release {
     /// Whether it wakes the first in the crowd, and the place that is given up, which nobody may
     /// have.
     pub place: Option<OwnerId>,
-    /// Whether this client hears of this release itself.
-    pub hears: bool,
 }
 
 impl Release {
@@ -147,7 +145,6 @@ impl Release {
             lesson: None,
             unmark: false,
             place: None,
-            hears: false,
         }
     }
 }

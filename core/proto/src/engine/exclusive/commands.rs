@@ -330,17 +330,11 @@ impl Engine {
         let ended = self.end_place(&name, owner, kind);
         // Another copy would take it from a later waiter.
         let ended = if was_sent { Some(NOBODY) } else { ended };
-        let topic = kind.facts().topic;
-        let own = self.names.queues.get(&name).is_some_and(|queue| {
-            // A waiter of this client may be the first one.
-            let waits = queue.crowd.ahead.is_some();
-            queue.channel.confirmed && queue.channel.topic == topic && !waits
-        });
         if ended.is_some()
             && let Some(command) = self.command_of(owner)
-            && let Op::Release(Release { place, hears, .. }) = Arc::make_mut(&mut command.op)
+            && let Op::Release(Release { place, .. }) = Arc::make_mut(&mut command.op)
         {
-            (*place, *hears) = (ended, own);
+            *place = ended;
         }
     }
 

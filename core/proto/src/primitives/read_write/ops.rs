@@ -113,7 +113,7 @@ impl Ops for Sides {
         call.timeouts(&op.name);
         if let Some(place) = op.place.filter(|_| !op.unmark && !self.reads) {
             call.places(&op.name);
-            call.leaves_crowd(&op.name, place, op.hears);
+            call.crowd(&op.name, place);
             return RELEASE_IN_CROWD;
         }
         self.scripts().release[usize::from(op.unmark)]

@@ -62,7 +62,7 @@ end
 if behind and not mode then
 -- It may not have been woken.
 --@ crowd_next
-  behind = woken or listens
+  behind = woken
 end
 if barred or behind and not mode or held and count == 0 then
   local ttl = redis.call('PTTL', lock)

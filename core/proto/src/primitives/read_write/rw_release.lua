@@ -4,11 +4,10 @@
 -- ARGV   owner, channel, publish verbs, what time-out keys begin with
 -- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 --# write-crowd
--- In a crowd, ARGV ends with what their channels begin with, the set of the places, one that is given up, and 1 if this
--- client hears of the release.
-local own = tonumber(table.remove(ARGV))
+-- In a crowd, ARGV ends with what their channels begin with, the set of the places, and one that is given up.
 local place = table.remove(ARGV)
 local crowd = table.remove(ARGV)
+local tell
 local channel, verbs = table.remove(ARGV), ARGV[3]
 redis.pcall('ZREM', crowd, place)
 --# all
@@ -77,10 +76,7 @@ end
 
 local heard, refused
 --# write-crowd
--- It hears of it before those that have no place.
-repeat
---@ crowd_next
-if not heard then
+function tell()
 --# read
 for verb in string.gmatch(ARGV[3], '%u+') do
   heard = redis.pcall(verb, ARGV[2], '0')
@@ -93,7 +89,8 @@ for verb in string.gmatch(ARGV[3], '%u+') do
 end
 --# write-crowd
 end
--- Nobody else heard it, so the first one is gone.
-until not listens or heard > own or redis.pcall('ZREM', crowd, listens) ~= 1
+-- The next place hears of it before those that have none.
+--@ crowd_next
+if not heard then tell() end
 --# all
 return RELEASED + (refused or heard or 0)

@@ -79,7 +79,7 @@ if not held and count > 1 then return {now, GONE, other and STOLEN or DELETED} e
 if behind and not held and not other then
 -- It may not have been woken.
 --@ crowd_next
-  behind = woken or listens
+  behind = woken
 end
 if other or behind and not held or count == 0 and held then
 --@ crowd_place

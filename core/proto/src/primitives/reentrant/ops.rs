@@ -84,7 +84,7 @@ impl Ops for Lock {
         let Some(place) = op.place else {
             return alone;
         };
-        call.leaves_crowd(&op.name, place, op.hears);
+        call.crowd(&op.name, place);
         in_crowd
     }
 }

@@ -4,10 +4,10 @@
 --        seconds that an adaptive lock was held, seconds that were asked for
 -- reply  RELEASED + number of those who heard it, DENIED if that may not be published | 0 GONE why
 --# hash-crowd plain-crowd learning-crowd
--- In a crowd, ARGV ends with the set of the places, one that is given up, and 1 if this client hears of the release.
-local own = tonumber(table.remove(ARGV))
+-- In a crowd, ARGV ends with the set of the places, and one that is given up.
 local place = table.remove(ARGV)
 local crowd = table.remove(ARGV)
+local tell
 local channel, verbs = ARGV[2], ARGV[3]
 --# plain-crowd learning-crowd
 redis.pcall('ZREM', crowd, place)
@@ -66,10 +66,7 @@ redis.call('DEL', lock)
 
 local heard, refused
 --# hash-crowd plain-crowd learning-crowd
--- It hears of it before those that have no place.
-repeat
---@ crowd_next
-if not heard then
+function tell()
 --# all
 if not ARGV[3] then
   heard = redis.pcall('PUBLISH', ARGV[2], '0')
@@ -82,7 +79,8 @@ else
 end
 --# hash-crowd plain-crowd learning-crowd
 end
--- Nobody else heard it, so the first one is gone.
-until not listens or heard > own or redis.pcall('ZREM', crowd, listens) ~= 1
+-- The next place hears of it before those that have none.
+--@ crowd_next
+if not heard then tell() end
 --# all
 return RELEASED + (refused or heard or 0)

@@ -21,16 +21,6 @@ pub struct Crowd<Who> {
     told: Vec<u64>,
 }
 
-/// Whom a release wakes of a crowd.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Woken<Who> {
-    Nobody,
-    /// The first place, by a message of its own.
-    By,
-    /// This one, if it hears the channel of the lock.
-    Listens(Who),
-}
-
 impl<Who> Default for Crowd<Who> {
     fn default() -> Self {
         let (places, told) = (vec![], vec![]);
@@ -60,10 +50,11 @@ impl<Who: Copy + PartialEq> Crowd<Who> {
         u32::try_from(self.at(who).unwrap()).unwrap()
     }
 
-    /// Gives somebody its place at a lock. Returns how many are before it. The first one is told that it is.
-    pub fn park(&mut self, who: Who, now: u64) -> u32 {
+    /// Gives somebody its place at a lock. Returns how many are before it. The first one is told that it is, if
+    /// it looks because its time is over (`due`).
+    pub fn park(&mut self, who: Who, due: bool, now: u64) -> u32 {
         let ahead = self.take(who);
-        if ahead == 0 {
+        if ahead == 0 && due {
             self.tells(who, now);
         }
         ahead
@@ -126,22 +117,29 @@ impl<Who: Copy + PartialEq> Crowd<Who> {
         }
     }
 
-    /// Wakes the first place, unless it is this one. The first one may have been told that it is, and listens
-    /// to the channel of the lock then.
-    pub fn wake(&mut self, own: Who, now: u64, mut hears: impl FnMut(Who) -> bool) -> Woken<Who> {
-        while let Some(first) = self.places.first().copied().filter(|first| *first != own) {
-            let told = self.told.first().copied();
-            if told.is_some_and(|told| {
-                now.saturating_sub(told) < u64::try_from(CROWD_FIRST.as_micros()).unwrap()
-            }) {
-                return Woken::Listens(first);
+    /// The first place that a message of its own wakes, unless this one was told that it is the first.
+    pub fn first(&self, own: Who) -> Option<Who> {
+        let told = !self.told.is_empty() && self.places.first() != Some(&own);
+        self.places.get(usize::from(told)).copied()
+    }
+
+    /// Wakes the first place, unless it is this one. Those that were told lately come by themselves. Returns
+    /// whether one was woken, and whether there are such.
+    pub fn wake(&mut self, own: Who, now: u64, mut hears: impl FnMut(Who) -> bool) -> (bool, bool) {
+        let lasts = u64::try_from(CROWD_FIRST.as_micros()).unwrap();
+        let mut at = 0;
+        while let Some(first) = self.places.get(at).copied().filter(|first| *first != own) {
+            let told = self.told.get(at).copied();
+            if told.is_some_and(|told| now.saturating_sub(told) < lasts) {
+                at += 1;
+                continue;
             }
             if hears(first) {
-                return Woken::By;
+                return (true, at > 0);
             }
             self.leave(first);
         }
-        Woken::Nobody
+        (false, at > 0)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::permits::{Crowd, MARGIN_MS, Semaphore, Woken};
+use super::permits::{Crowd, MARGIN_MS, Semaphore};
 use super::places::Place;
 use super::shared::Shared;
 use crate::error::LostReason;
@@ -639,7 +639,7 @@ impl Server {
                     fencing,
                 );
                 match place {
-                    Some((place, _)) => self.in_crowd(name, place, reply),
+                    Some((place, due)) => self.in_crowd(name, place, due, reply),
                     None => reply,
                 }
             }
@@ -651,7 +651,6 @@ impl Server {
                 ttl,
                 unmark,
                 place,
-                hears,
                 ..
             }) if is_read_write(form.kind) => {
                 let before = self.effects.published.len();
@@ -670,8 +669,7 @@ impl Server {
                     left => self.lower(origin, name, (me, reads), left, *ttl),
                 };
                 if let (0, Some(place)) = (*remaining, place.filter(|_| !unmark)) {
-                    let others = heard_by_others(&reply, *hears);
-                    self.leave_crowd(name, (origin.uuid, place), others, before);
+                    self.leave_crowd(name, (origin.uuid, place), before);
                 }
                 reply
             }
@@ -756,7 +754,7 @@ impl Server {
                     *fencing,
                 );
                 match place {
-                    Some((place, _)) => self.in_crowd(name, place, reply),
+                    Some((place, due)) => self.in_crowd(name, place, due, reply),
                     None => reply,
                 }
             }
@@ -783,7 +781,6 @@ impl Server {
                 ttl,
                 lesson,
                 place,
-                hears,
                 ..
             }) => {
                 let before = self.effects.published.len();
@@ -809,8 +806,7 @@ impl Server {
                     if crowd.is_some_and(|crowd| crowd.leave(own)) {
                         self.tell_crowd(name, 0);
                     } else if !is_behind && !has_told {
-                        let others = heard_by_others(&reply, *hears);
-                        self.leave_crowd(name, own, others, before);
+                        self.leave_crowd(name, own, before);
                     }
                 }
                 reply
@@ -888,20 +884,24 @@ impl Server {
         if first || self.locks.contains_key(name) || self.shared.contains_key(name) {
             return None;
         }
-        let woken = self.wake_crowd(name, (uuid, owner)) != Woken::Nobody;
-        woken.then(|| self.park(name, (uuid, owner)))
+        let crowd = self.crowds.get(name)?;
+        crowd
+            .first((uuid, owner))
+            .filter(|first| *first != (uuid, owner))?;
+        let (woken, _) = self.wake_crowd(name, (uuid, owner));
+        woken.then(|| self.park(name, (uuid, owner), first))
     }
 
     /// The reply to an acquisition that asked for this place: it has it, or it and the first one are over.
-    fn in_crowd(&mut self, name: &Name, place: (Uuid, OwnerId), reply: Reply) -> Reply {
+    fn in_crowd(&mut self, name: &Name, place: (Uuid, OwnerId), due: bool, reply: Reply) -> Reply {
         match reply {
             Reply::Busy { ttl } => Reply::Parked {
                 ttl,
-                ahead: self.park(name, place),
+                ahead: self.park(name, place, due),
             },
             Reply::Acquired { .. } => {
                 let crowd = self.crowds.entry(name.clone()).or_default();
-                let first = crowd.places.first().copied();
+                let first = crowd.first(place);
                 for gone in first.into_iter().chain([place]) {
                     crowd.leave(gone);
                 }
@@ -912,10 +912,10 @@ impl Server {
     }
 
     /// Gives a client its place in a crowd. Returns how many are before it.
-    pub fn park(&mut self, name: &Name, place: (Uuid, OwnerId)) -> u32 {
+    pub fn park(&mut self, name: &Name, place: (Uuid, OwnerId), due: bool) -> u32 {
         let now = self.clock;
         let crowd = self.crowds.entry(name.clone()).or_default();
-        crowd.park(place, now)
+        crowd.park(place, due, now)
     }
 
     /// Tells the first places of those that wait for permits, of which so many are free.
@@ -928,33 +928,25 @@ impl Server {
         }
     }
 
-    /// A release gives this place up and wakes the first one, which hears of it before others do of all that
-    /// was published since `before`. So many others heard that, if it freed the lock.
-    fn leave_crowd(
-        &mut self,
-        name: &Name,
-        own: (Uuid, OwnerId),
-        others: Option<u32>,
-        before: usize,
-    ) {
+    /// A release gives this place up and wakes the next one, which hears of it before others do of all that
+    /// was published since `before`, unless one was told that it is the first.
+    fn leave_crowd(&mut self, name: &Name, own: (Uuid, OwnerId), before: usize) {
         let told = self.effects.published.len() - before;
         if let Some(crowd) = self.crowds.get_mut(name) {
             crowd.leave(own);
         }
-        while let Woken::Listens(gone) = self.wake_crowd(name, own)
-            && others == Some(0)
-            && let Some(crowd) = self.crowds.get_mut(name)
-        {
-            crowd.leave(gone);
+        let (_, has_first) = self.wake_crowd(name, own);
+        if !has_first {
+            self.effects.published[before..].rotate_left(told);
         }
-        self.effects.published[before..].rotate_left(told);
     }
 
-    /// Wakes the first place that somebody listens for, unless it is this one.
-    fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> Woken<(Uuid, OwnerId)> {
+    /// Wakes the first place that somebody listens for, unless it is this one. Returns whether it did, and
+    /// whether another one was told that it is the first.
+    fn wake_crowd(&mut self, name: &Name, own: (Uuid, OwnerId)) -> (bool, bool) {
         let now = self.clock;
         let Some(mut crowd) = self.crowds.remove(name) else {
-            return Woken::Nobody;
+            return (false, false);
         };
         let hears = |(uuid, place)| self.publish_to(uuid, Topic::Place(place), name) > 0;
         let woken = crowd.wake(own, now, hears);
@@ -1507,14 +1499,6 @@ fn semaphore_changed(all: &BTreeMap<Name, Semaphore>, name: &Name, before: Optio
 }
 
 /// Whether the command is for semaphores.
-/// How many other clients hear of a release, if it freed its lock.
-fn heard_by_others(reply: &Reply, own: bool) -> Option<u32> {
-    match reply {
-        Reply::Released(heard) => Some(heard.saturating_sub(own.into())),
-        _ => None,
-    }
-}
-
 fn is_of_semaphore(op: &Op) -> bool {
     let kind = match op {
         Op::Acquire(Acquire { form, .. })
