@@ -7,7 +7,8 @@
 //! others do.
 //!
 //! The first place is told by its own refused try that nobody is before it. It then listens to the lock's
-//! channel, because the holder may be a program that knows no places. Everybody else is behind one that
+//! channel, because the holder may be a program that knows no places. If it learns so by a look, a release wakes
+//! the next one beside it, and it keeps its place. Everybody else is behind one that
 //! has a place in hand, who wakes the next. A waiter that leaves gives its place up. At a lock it wakes the next
 //! only if it was the first: that one may listen to the lock's channel alone, and would seem to be gone.
 //!
