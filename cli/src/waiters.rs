@@ -30,16 +30,25 @@ pub(crate) fn fill(inspector: &mut Inspector, locks: &mut [Held]) -> redlatch::R
     Ok(())
 }
 
+/// How many names are asked for at a time. The server answers one command for all channels of these, and serves
+/// nobody meanwhile.
+const AT_A_TIME: usize = 1000;
+
 /// The number of waiting clients for each of these locks; `None` if the server does not tell. A
 /// client that has waited listens a little longer, and other programs may listen too, so a number
 /// may be too high.
 ///
 /// Sharded channels, which a server before Redis 7 does not know, are asked for in a cluster only.
 pub(crate) fn count(inspector: &mut Inspector, names: &[&str]) -> redlatch::Result<Vec<Waiting>> {
-    let mut counts = vec![Waiting::default(); names.len()];
-    if names.is_empty() {
-        return Ok(counts);
+    let mut counts = Vec::with_capacity(names.len());
+    for some in names.chunks(AT_A_TIME) {
+        counts.extend(count_some(inspector, some)?);
     }
+    Ok(counts)
+}
+
+fn count_some(inspector: &mut Inspector, names: &[&str]) -> redlatch::Result<Vec<Waiting>> {
+    let mut counts = vec![Waiting::default(); names.len()];
     let each: Vec<[String; 3]> = names.iter().map(|name| channels(name)).collect();
     let kinds: &[&str] = match inspector.topology() {
         "cluster" => &["NUMSUB", "SHARDNUMSUB"],

@@ -306,6 +306,7 @@ whose time is over, gets the error. A call that was refused so did nothing in Re
 | `MISCONF` | yes | it cannot write its snapshot: see its log |
 | `CLUSTERDOWN`, `TRYAGAIN` | yes | the cluster recovers, or moves a slot |
 | `max number of clients` | yes, once it had been connected | the error is `unavailable`: raise `maxclients`, or close clients |
+| `DENIED` | yes, once it had been connected | it is in protected mode: set a password, or let it serve other machines |
 | `OOM` | no | raise `maxmemory`, or remove data; releasing works all the same |
 
 | `NOAUTH`, `WRONGPASS` | no | the error is `auth` |

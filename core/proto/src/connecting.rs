@@ -196,6 +196,11 @@ pub fn refuses_log_in(code: &str, detail: &str) -> bool {
     }
 }
 
+/// Whether an error reply to AUTH tells that the server asks for no password.
+pub fn needs_no_password(code: &str, detail: &str) -> bool {
+    code == "ERR" && detail.contains("without any password configured")
+}
+
 /// What is wrong with an answer that does not follow the protocol.
 pub const NOT_REDIS: &str = "something answers there, but not as Redis does";
 

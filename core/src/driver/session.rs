@@ -379,7 +379,16 @@ impl InlineCall {
                 outcome: CallOutcome::Unanswered,
             },
         };
+        // After a long silence a call may come too late by the server's clock, which this connection has learnt
+        // now, and that of the I/O thread has not. The engine repeats a call once.
+        let is_stale = |reply: &Reply| matches!(reply, Reply::Stale);
         let input = match (&call.connection.load, heard) {
+            (Some(Payload::Single(sending)), Heard::All(CallOutcome::Answered(reply)))
+                if self.way == Way::Alone && is_stale(&reply) =>
+            {
+                state.left.push(call.again(sending));
+                Input::Together(Vec::new())
+            }
             (Some(Payload::Single(sending)), Heard::All(outcome)) => told(sending.call, outcome),
             (_, Heard::All(outcome)) => {
                 let calls = call.calls().iter();
@@ -388,10 +397,10 @@ impl InlineCall {
             (_, Heard::Each(replies)) => {
                 let calls = call.calls().iter().zip(replies);
                 let inputs = calls.filter_map(|(of, reply)| {
-                    let reply = reply.or_else(|| {
+                    let Some(reply) = reply.filter(|reply| !is_stale(reply)) else {
                         state.left.push(call.again(of));
-                        None
-                    })?;
+                        return None;
+                    };
                     Some(told(of.call, CallOutcome::Answered(reply)))
                 });
                 Input::Together(inputs.collect())

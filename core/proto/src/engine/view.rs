@@ -65,10 +65,12 @@ impl<'a> View<'a> {
         if queue.is_some_and(|queue| queue.waiters.len() > behind) {
             return None;
         }
+        // The parts of a multi lock are asked for before it has any, and released together.
+        let holds = if behind > 0 { 1 } else { parts };
         Some(Inline {
             of,
             alone: self.names.waiters.len() <= behind * parts
-                && self.holds.len() <= parts
+                && self.holds.len() <= holds
                 && self.counting.callers() == 0,
             tracked: queue.is_some_and(|queue| self.needs_tracking(purpose, op, queue)),
         })

@@ -89,6 +89,12 @@ const CODES: &[(&str, ErrorKind, bool, &str)] = &[
         "the server has too many clients; raise maxclients, or close some",
     ),
     (
+        "DENIED",
+        ErrorKind::Server,
+        true,
+        "the server is in protected mode; set a password there, or let it serve other machines",
+    ),
+    (
         "OOM",
         ErrorKind::Server,
         false,

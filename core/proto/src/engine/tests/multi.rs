@@ -105,11 +105,11 @@ fn the_calls_for_all_names_are_offered_to_the_caller() {
     let grant = rig.granted(id);
 
     // Others use the client, too.
-    let id = acquire_all(&mut rig, &["d", "e"], OwnerKey::Once, None);
-    assert_eq!(offers(&mut rig), [inline(id, false); 2]);
+    let id = acquire_all(&mut rig, &["d", "e", "f"], OwnerKey::Once, None);
+    assert_eq!(offers(&mut rig), [inline(id, false); 3]);
     let other = rig.granted(id);
     let id = rig.release(&other);
-    assert_eq!(offers(&mut rig), [inline(id, false); 2]);
+    assert_eq!(offers(&mut rig), [inline(id, false); 3]);
     rig.released(id);
 
     let id = rig.release(&grant);
