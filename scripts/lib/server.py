@@ -226,7 +226,7 @@ class Server(Deployment):
         for _ in range(5):
             self.port = port or free_port(spread)
             with suppress(Ended):
-                self.start()
+                self._start_once()
                 break
         else:
             log = (self.folder / "log").read_text(errors="replace")
@@ -234,7 +234,19 @@ class Server(Deployment):
             raise RuntimeError(f"{self._binary} does not start:\n{log}")
 
     def start(self) -> None:
-        """Starts it on its port and waits until it answers; `Ended` if it ends instead."""
+        """Starts it again on its port and waits until it answers. A connection that another program made meanwhile may
+        have that port for a moment: then the server ends."""
+        end = time.monotonic() + STARTING
+        while True:
+            try:
+                return self._start_once()
+            except Ended:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.05)
+
+    def _start_once(self) -> None:
+        """`Ended` if it ends instead of answering."""
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         if isinstance(self.place, Path):
             where += ["--unixsocket", str(self.place)]
