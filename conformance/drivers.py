@@ -2,15 +2,18 @@
 
 import itertools
 import json
-import os
 import queue
-import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts" / "lib"))
+from server import send
 
 # The seconds that a server has for a try that does not wait.
 TRY = 1.0
@@ -107,7 +110,7 @@ class Driver:
         return number, future
 
     def signal(self, name: str) -> None:
-        os.kill(self.process.pid, getattr(signal, f"SIG{name}"))
+        send(self.process, name)
 
     def close(self) -> None:
         self.outgoing.put(None)

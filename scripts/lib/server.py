@@ -84,6 +84,14 @@ def eventually(
         pause = min(2 * pause, 0.02)
 
 
+def send(process: subprocess.Popen[Any], name: str) -> None:
+    """Sends a signal, and after one that stops the process waits until it stands still: on a busy machine some of its
+    threads run on for milliseconds."""
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    if name == "STOP" and hasattr(os, "waitid"):
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
 class Redis:
     """One connection, a RESP client of a few lines: every call is one command. An error reply is returned."""
 
@@ -318,7 +326,7 @@ class Server(Deployment):
         return self.process.poll() is None
 
     def signal(self, name: str) -> None:
-        self.process.send_signal(getattr(signal, f"SIG{name}"))
+        send(self.process, name)
 
     def kill(self) -> None:
         """As a crash does: `kill -9`, and waits until it is gone."""
