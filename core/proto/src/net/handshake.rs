@@ -263,9 +263,7 @@ impl Handshake {
                 }
                 // The default user needs no password, and HELLO takes any.
                 Step::Auth if connecting::needs_no_password(error.code(), detail) => {}
-                Step::Auth if connecting::refuses_log_in(error.code(), detail) => {
-                    return self.log_in_refused(io);
-                }
+                Step::Auth if !turned_away() => return self.log_in_refused(io),
                 Step::Own if self.purpose == Purpose::Node => {
                     self.sharded = cluster::is_sharded(Err(error.code()));
                 }
