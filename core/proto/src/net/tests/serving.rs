@@ -353,7 +353,8 @@ impl World {
                     ok()
                 }
                 Some(_) => away(WRONG),
-                None => away("ERR AUTH <password> called without any password configured"),
+                // It harms nobody.
+                None => refusal("ERR AUTH <password> called without any password configured"),
             },
             _ if !session.has_logged_in => away("NOAUTH Authentication required."),
             _ if turn.and_then(Turn::says).is_some()
