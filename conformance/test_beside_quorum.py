@@ -78,6 +78,8 @@ def test_each_keeps_the_other_out(their: Their, our: redlatch.Lock, quorum: Quor
         assert their.acquire(0).result(PATIENCE)["status"] == "timeout"
         # They have given back all that they had for a moment, and ours is whole.
         assert our.owned() and quorum.having(their.name) == 3
+    # Ours is released when most servers have said so, and the last may have it for a moment.
+    eventually(lambda: quorum.having(their.name) == 0, "no server has ours")
     assert their.acquire(0).result(PATIENCE)["status"] == "ok"
     # They have it when most servers have granted it. The command to the last may still be in flight.
     eventually(lambda: quorum.having(their.name) == 3, "every server has granted it")
