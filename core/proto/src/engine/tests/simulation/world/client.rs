@@ -51,7 +51,7 @@ pub(super) struct Client {
     pub(super) unreleased: Vec<Name>,
 }
 
-/// The renewals of a client, and the last renewal of each hold.
+/// The renewals of a client, and the last renewal of each hold that it has or had.
 #[derive(Default)]
 pub(super) struct Renewals {
     pub(super) last: BTreeMap<OwnerId, Moment>,
@@ -60,15 +60,13 @@ pub(super) struct Renewals {
     pub(super) extra: u64,
     /// Requests: each may cause one or two probes.
     pub(super) requests: u64,
-    /// The most holds at one time.
-    pub(super) holds: u64,
 }
 
 impl Renewals {
     /// The most renewals beyond those that leases need: as many again, probes after each request,
     /// two for each hold, and what an engine may spend before it adapts.
     pub(super) fn allowed(&self) -> u64 {
-        self.planned + 2 * self.requests + 2 * self.holds + 16
+        self.planned + 2 * self.requests + 2 * self.last.len() as u64 + 16
     }
 }
 

@@ -182,7 +182,8 @@ impl World {
             self.fail(format!("{op:?} of {} frees {victim:?}", origin.uuid));
         }
         // A copy made by the network came when its owner had gone. Its place runs out.
-        if let (Op::Acquire(op), Reply::Busy { .. }, true) = (&**op, &reply, copy.doubled)
+        if let (Op::Acquire(op), Reply::Busy { .. } | Reply::Parked { .. }, true) =
+            (&**op, &reply, copy.doubled)
             && op.payload.seat().is_some_and(|seat| seat.queues)
         {
             self.excused.insert((origin.uuid, op.owner));

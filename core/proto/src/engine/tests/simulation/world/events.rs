@@ -186,6 +186,5 @@ impl World {
                 _ => client.renewals.extra += 1,
             }
         }
-        client.renewals.holds = client.renewals.holds.max(client.engine.holds.len() as u64);
     }
 }

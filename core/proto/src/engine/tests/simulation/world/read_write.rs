@@ -56,9 +56,9 @@ impl World {
             planned,
             extra,
             requests,
-            holds,
-            ..
+            ref last,
         } = client.renewals;
+        let holds = last.len();
         let text = format!(
             "{extra} looks beside {planned} renewals of {holds} holds, with {requests} requests"
         );
