@@ -325,8 +325,12 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   constructor(url?: string, options?: ClientOptions)
   constructor(options: ClientOptions)
   /** Opens a client and waits until the server is reached. */
-  static connect(url?: string, options?: ClientOptions): Promise<Client>
-  static connect(options: ClientOptions): Promise<Client>
+  static connect<C extends Client>(
+    this: new (url?: string, options?: ClientOptions) => C,
+    url?: string,
+    options?: ClientOptions,
+  ): Promise<C>
+  static connect<C extends Client>(this: new (options: ClientOptions) => C, options: ClientOptions): Promise<C>
   /** Names a lock. Sends nothing. */
   lock(name: string, options?: LockOptions): Lock
   /**

@@ -157,6 +157,9 @@ class Lock {
       throw new InvalidArgumentError(`using() got ${given}`)
     }
     const context = options?.context ?? this.#family.context // checked by acquire
+    if (context) {
+      refuseOwners({ key: options?.key, hold: options?.hold }, 'context is true, and the calls inside have another owner, which would wait for it')
+    }
     // Each of these awaits what it returns, or the stacks of errors would not reach the line of the program.
     const locked = async () => await during(await this.acquire(options), fn, lostAgain)
     if (!context) return await locked()
@@ -350,7 +353,7 @@ async function releaseAfter(error, hold) {
   } catch (failure) {
     cause = failure
   }
-  if (error === cause || error instanceof LockLostError) return // told already
+  if (error === cause || (error instanceof LockLostError && error.lockName === hold.name)) return // told already
   if (error instanceof Error && error.cause === undefined && Object.isExtensible(error)) {
     Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   }

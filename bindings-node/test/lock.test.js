@@ -192,6 +192,16 @@ test('with context: true what is called inside enters again, what is beside wait
   await outside.release()
 })
 
+test('using() with context: true refuses an owner for which its function would wait', async () => {
+  const lock = context.client.lock(freshName(), { context: true })
+  const hold = await lock.acquire()
+  for (const owner of [{ key: 7 }, { hold }]) {
+    await assert.rejects(lock.using(owner, () => {}), /^InvalidArgumentError: (key|hold) is .*; leave it out: context is true/)
+    assert.equal(await lock.using({ ...owner, wait: 0, context: false }, (inner) => inner.holdCount).catch((error) => error.code), owner.hold ? 2 : 'ERR_REDLATCH_TIMEOUT')
+  }
+  await hold.release()
+})
+
 test('an inner using() that outlives the outer one enters again', async () => {
   const lock = context.client.lock(freshName(), { context: true })
   const outerEnded = new AbortController()

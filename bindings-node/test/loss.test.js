@@ -166,6 +166,17 @@ test('using keeps the error of its function, with the loss as the cause', async 
   assert.ok((await lose(Object.freeze(new Error('frozen')))) instanceof Error)
 })
 
+test('the loss of an inner lock hides no loss of the outer one', async () => {
+  const [outer, inner] = [freshName(), freshName()].map((name) => context.client.lock(name))
+  const using = outer.using((held) =>
+    inner.using(async (hold) => {
+      await context.redis.send('DEL', outer.name, inner.name)
+      await Promise.all([aborted(held.signal), aborted(hold.signal)])
+    }),
+  )
+  await assert.rejects(using, (error) => error.lockName === inner.name && error.cause?.lockName === outer.name)
+})
+
 test('a fetch that is given the signal ends with the loss', async () => {
   const lock = context.client.lock(freshName())
   const thrown = await lock

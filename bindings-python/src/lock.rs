@@ -79,6 +79,12 @@ impl Lock {
         self.core.name()
     }
 
+    /// Whether several callers can hold it at a time.
+    #[getter]
+    fn shared(&self) -> bool {
+        self.core.is_shared()
+    }
+
     /// The names of a multi lock, in the order in which it waits for them.
     fn names(&self) -> Vec<&str> {
         self.core.parts().iter().map(|part| part.name()).collect()

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -553,3 +554,29 @@ async def test_a_loss_in_asyncio_is_told_in_the_loop(name: str, look: redis.Redi
                 look.delete(name)
                 await soon(lambda: threads)
     assert threads == [threading.current_thread()]
+
+
+def test_the_loss_of_another_lock_hides_no_loss(
+    client: redlatch.Client, name: str, look: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    outer, inner = client.lock(name), client.lock(name + "'")
+    with pytest.raises(redlatch.LockLostError) as caught, outer, inner:
+        look.delete(name, name + "'")
+        eventually(lambda: client.stats()["lost"] == 2)
+    assert caught.value.lock_name == inner.name
+    told = getattr(caught.value, "__notes__", None) or caplog.messages
+    assert any("lost (deleted)" in text and f'"{outer.name}"' in text for text in told)
+
+
+def test_callers_that_take_turns_at_a_read_lock_are_told_once(
+    client: redlatch.Client, name: str, look: redis.Redis
+) -> None:
+    told: list[redlatch.LockLostError] = []
+    read = client.rw_lock(name, reentrant=True, on_lost=told.append).read
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        for pool in (one, two, one):
+            assert pool.submit(read.acquire).result(LIMIT)
+        look.delete(name)
+        eventually(lambda: len(told) >= 2)
+    client.close()  # whatever is to be told has been told
+    assert len(told) == 2

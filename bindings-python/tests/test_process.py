@@ -688,6 +688,39 @@ if __name__ == "__main__":
     eventually(lambda: not look.exists(name, name + "'"))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_multiprocessing_ends_beside_an_idle_executor(
+    method: str, name: str, tmp_path: object
+) -> None:
+    """It waited for the threads of the executor for ever, and then for its own log once more."""
+    path = f"{tmp_path}/program.py"
+    with open(path, "w") as program:
+        program.write("""
+import multiprocessing, sys
+from concurrent.futures import ThreadPoolExecutor
+import redlatch
+from redlatch import _dispatcher
+
+pool = ThreadPoolExecutor(1)  # nobody shuts it down
+
+def work(name):
+    _dispatcher.STOP_LIMIT = 3600.0
+    assert pool.submit(int).result() == 0
+    assert redlatch.Client().lock(name).acquire(False)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=work, args=(sys.argv[2],))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+""")
+    done = subprocess.run(
+        [sys.executable, path, method, name], capture_output=True, text=True, timeout=4 * LIMIT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 PREFORK = """
     # A server that loads the application once and forks its workers, as gunicorn --preload does.
     import os, signal, socket, sys

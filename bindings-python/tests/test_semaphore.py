@@ -7,13 +7,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import pytest
 import redis
 import redlatch
-from conftest import LIMIT, eventually
+from conftest import LIMIT, eventually, soon
 from redlatch import aio
 from test_flows import LOOKS, lock_tests, python_tests, run_case
 
@@ -315,3 +315,59 @@ def make(server: Any) -> Iterator[Callable[..., redlatch.Semaphore]]:
 def test_python_s_own_tests_of_a_semaphore(case: str, make: Callable[..., Any]) -> None:
     cases = type("Cases", (lock_tests.BoundedSemaphoreTests,), {"semtype": staticmethod(make)})
     run_case(cases, case, make)
+
+
+def test_exit_stacks_of_a_semaphore_give_back_the_permits_of_their_own_thread(
+    client: redlatch.Client, name: str, look: redis.Redis
+) -> None:
+    semaphore = client.semaphore(name, limit=2)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        stacks = [ExitStack(), ExitStack()]
+        grants = [
+            pool.submit(stack.enter_context, semaphore).result(LIMIT)
+            for pool, stack in zip([one, two], stacks, strict=True)
+        ]
+        one.submit(stacks[0].close).result(LIMIT)
+        assert [grant.held for grant in grants] == [False, True]
+        two.submit(stacks[1].close).result(LIMIT)
+    assert counts(look, name) == (2, 0)
+
+
+@pytest.mark.parametrize("kind", ["permits", "readers"])
+async def test_exit_stacks_of_one_lock_leave_what_other_tasks_have(kind: str, name: str) -> None:
+    async with aio.Client() as client:
+        lock: Any = client.semaphore(name, limit=2) if kind == "permits" else client.rw_lock(name).read
+        both_in, first_left = asyncio.Event(), asyncio.Event()
+
+        async def first() -> None:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(lock)
+                await both_in.wait()
+            first_left.set()
+
+        async def second() -> None:
+            async with AsyncExitStack() as stack:
+                grant = await stack.enter_async_context(lock)
+                both_in.set()
+                await first_left.wait()
+                grant.check()
+
+        await asyncio.gather(first(), second())
+
+
+async def test_a_release_of_permits_that_is_cancelled_gives_all_of_them_back(
+    name: str, look: redis.Redis
+) -> None:
+    async with aio.Client(direct=False) as client:
+        semaphore = client.semaphore(name, limit=2)
+        assert await semaphore.acquire() and await semaphore.acquire()
+
+        async def release() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await semaphore.release(2)
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(release())
+        await soon(lambda: counts(look, name) == (2, 0))

@@ -271,6 +271,9 @@ pub trait LockExt: Sized {
     /// The option `kind`.
     fn kind(&self) -> Kind;
 
+    /// Whether several callers can hold it at a time, as permits and the read side.
+    fn is_shared(&self) -> bool;
+
     /// Like [`holders`](Lock::holders), without their processes: one command less, and the server
     /// lists no connections.
     ///
@@ -288,6 +291,13 @@ pub trait LockExt: Sized {
 impl LockExt for Lock {
     fn kind(&self) -> Kind {
         self.options().kind
+    }
+
+    fn is_shared(&self) -> bool {
+        match self.parts() {
+            [] => self.wire_kind().is_shared(),
+            parts => parts.iter().all(Self::is_shared),
+        }
     }
 
     fn owners(&self) -> Operation<Vec<Holder>> {

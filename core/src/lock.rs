@@ -240,7 +240,7 @@ impl Lock {
     }
 
     /// How its hold is found.
-    fn wire_kind(&self) -> Kind {
+    pub(crate) fn wire_kind(&self) -> Kind {
         self.requests().kind()
     }
 

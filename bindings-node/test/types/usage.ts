@@ -4,6 +4,8 @@ import { Client, type Hold, type Holder, LockError, LockLostError, LockTimeoutEr
 import type { HoldPart, Lock as Lock_, LostReason, MultiLock, Permits, PlainPermit } from 'redlatch'
 import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
+class Shop extends Client {}
+
 async function main(): Promise<void> {
   await using client: Client = await Client.connect({ watchdogLease: '30s', fencing: true, clientName: 'types' })
   client.on('lost', (error) => console.log(error.reason satisfies LostReason))
@@ -23,7 +25,7 @@ async function main(): Promise<void> {
     assert.ok(hold.remaining > 0 && !hold.signal.aborted)
   }
   assert.equal(kept.isHeld, false)
-  const answer: number = await lock.using({ key: 1n }, async (hold) => hold.holdCount)
+  const answer: number = await lock.using({ key: 1n, context: false }, async (hold) => hold.holdCount)
   const name: string = await lock.using((hold) => hold.name)
   assert.deepEqual([answer, name], [1, lock.name])
   assert.equal((await lock.holder())?.owner, undefined)
@@ -89,6 +91,8 @@ async function main(): Promise<void> {
   })
   const stolen = await locks.request('types', { steal: true }, ({ mode }) => mode)
   assert.deepEqual([mine, none, shared, stolen], ['types', 1, ['shared', 1, 0], 'exclusive'])
+  const shop: Shop = await Shop.connect()
+  await shop.close()
   const unreleased: string[] = await client.close(1000)
   assert.equal(unreleased.length + client.stats().eventsDropped, 0)
   console.log('done')

@@ -118,10 +118,14 @@ def noted(error: BaseException, failure: BaseException) -> bool:
     return isinstance(failure, LockError)
 
 
-def note(error: BaseException, failure: Exception) -> None:
+def note(error: BaseException, failure: LockError) -> None:
     """Tells of a failed release beside the exception that is on its way already."""
-    if hasattr(error, "add_note") and not isinstance(error, LockLostError):
+    if isinstance(error, LockLostError) and error.lock_name == failure.lock_name:
+        return  # told already
+    if hasattr(error, "add_note"):
         error.add_note(f"redlatch: {failure}")
+    else:  # Python 3.10
+        _dispatcher.logger.warning("%s", failure)
 
 
 def is_coroutine_function(function: object) -> bool:
@@ -214,8 +218,8 @@ class BaseName:
             self._core = client._core.lock(name, options)
         self._timeout = timeout_of(timeout)
         self._on_lost = self._callback(on_lost)
-        self._watched: _redlatch.Hold | None = None
-        self._by_hand: list[Any] | None = None
+        self._watched: tuple[_redlatch.Hold, ...] = ()
+        self._by_hand: list[tuple[Any, object]] | None = None
 
     @property
     def name(self) -> str:
@@ -226,39 +230,48 @@ class BaseName:
         """Checks a callback."""
         raise NotImplementedError
 
+    def _caller(self) -> object:
+        """The task, greenlet or thread that calls."""
+        raise NotImplementedError
+
     def _entered_by_hand(self, grant: BaseGrant) -> None:
         """Keeps the grant of an `__enter__` without a `with` statement, as an ExitStack calls it."""
         with _entering:
-            self._by_hand = [*(self._by_hand or ()), grant]
+            self._by_hand = [*(self._by_hand or ()), (grant, self._caller())]
 
     def _leaving_by_hand(self) -> Any:
         """Takes out what such an `__exit__` gives back: the newest grant, but first one that is lost.
 
-        The caller may not be the one who entered. At most one of the holds is alive, and a loss is only told to somebody
-        else by mistake; a living hold is never released in place of a lost one.
+        The caller may not be the one who entered. Of a lock at most one of the holds is alive, and a loss is only told to
+        somebody else by mistake; a living hold is never released in place of a lost one. Permits and readers live beside
+        each other: there the grants of the caller come first.
         """
         if self._client._core.forked:  # what a child inherits is the parent's
             return None
         with _entering:
-            grants = list(self._by_hand or ())
+            entered = self._by_hand or ()
+            grants = [grant for grant, _ in entered]
             if not grants:
                 if isinstance(sys.exc_info()[1], LockError):
                     return None  # a condition could not acquire the lock again: that is told, and nothing is held
                 raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
+            if self._core.shared:
+                me = self._caller()
+                grants = [grant for grant, caller in entered if caller == me] or grants
             grant = next((grant for grant in grants if not grant.held), grants[-1])
             self._forget_by_hand(grant)
             return grant
 
     def _forget_by_hand(self, grant: BaseGrant) -> None:
         with _entering:
-            self._by_hand = [each for each in self._by_hand or () if each is not grant]
+            self._by_hand = [each for each in self._by_hand or () if each[0] is not grant]
 
     def _to_watch(self, hold: _redlatch.Hold) -> OnLost | None:
         """The callback of this lock, once for each hold and not for each level."""
         # Not by the owner: those who pass the lock on to each other have the same one.
-        if self._on_lost is None or (self._watched is not None and hold.is_same(self._watched)):
+        if self._on_lost is None or any(hold.is_same(watched) for watched in self._watched):
             return None
-        self._watched = hold
+        self._watched = (*(watched for watched in self._watched if watched.count), hold)
         return self._on_lost
 
     def __repr__(self) -> str:

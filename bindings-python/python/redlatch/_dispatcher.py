@@ -256,6 +256,8 @@ def outlive(client: HasCore) -> None:
 
 def _close_all() -> None:
     """Before the interpreter dies: closes all clients at the same time, each within its exit_limit."""
+    if dispatcher.exiting:  # a child of multiprocessing may run its finalizers, and then those of atexit
+        return
     dispatcher.exiting = _green.exiting = True
     _redlatch.begin_exit()
     queue = _redlatch.Queue()
@@ -291,10 +293,9 @@ def _finish_in_celery_child() -> None:
 
 
 def _join_and_close_all() -> None:
-    # The finalizers come before the threads have ended, unlike atexit.
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    # The finalizers come before the threads have ended, unlike atexit. The threads of an executor end by this function alone,
+    # which multiprocessing calls after the finalizers, and which does nothing the second time.
+    threading._shutdown()  # type: ignore[attr-defined]
     _close_all()
 
 

@@ -339,11 +339,16 @@ class Semaphore(Blocks, BaseSemaphore):
         lost before, and UnavailableError if the server did not confirm: then they are free after their lease.
         """
         failures = []
-        for guard in self._give(n):
-            try:
-                ask(self._client, guard.release)
-            except LockError as failure:  # the others are given back all the same
-                failures.append(failure)
+        guards = self._give(n)
+        try:
+            for guard in guards:
+                try:
+                    ask(self._client, guard.release)
+                except LockError as failure:  # the others are given back all the same
+                    failures.append(failure)
+        finally:
+            for guard in guards:
+                guard.let_go()  # if it was not sent
         if failures:
             raise failures[0]
 

@@ -392,6 +392,9 @@ class Blocks(BaseName):
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
         return callback_of(on_lost)
 
+    def _caller(self) -> object:
+        return asyncio.current_task()
+
 
 class OwnedLock(Blocks, BaseLock):
     """A lock that a task owns."""

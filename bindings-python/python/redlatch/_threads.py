@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from types import FrameType, TracebackType
@@ -156,6 +157,9 @@ class Blocks(BaseName):
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
         return callback_of(on_lost)
 
+    def _caller(self) -> object:
+        return _modules["greenlet"].getcurrent() if "greenlet" in _modules else threading.get_ident()
+
     def _watch(self, hold: _redlatch.Hold) -> None:
         if on_lost := self._to_watch(hold):
             watch(hold, on_lost)
@@ -238,7 +242,7 @@ class OwnedLock(Blocks, BaseLock):
     def _release_save(self) -> tuple[int, int]:
         """Gives back all levels of the calling flow; how many were of blocks of the condition, and how many others."""
         hold = self._hold()
-        blocks = [grant for grant in self._by_hand or () if grant.held and grant._hold.is_same(hold)]
+        blocks = [grant for grant, _ in self._by_hand or () if grant.held and grant._hold.is_same(hold)]
         others = self.hold_count - len(blocks)
         for grant in blocks:
             self._forget_by_hand(grant)

@@ -400,6 +400,15 @@ impl Error {
         Self::new(ErrorKind::NotOwner, text)
     }
 
+    /// The error of a caller that asks for a fencing token, and has the lock without one.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn without_token() -> Self {
+        Self::invalid(
+            "fencing is true, and this caller has the lock already, without a token; acquire it with fencing the first time",
+        )
+    }
+
     /// The error about one of the locks of a multi lock, which its text names.
     #[must_use]
     #[doc(hidden)]

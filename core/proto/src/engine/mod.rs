@@ -105,6 +105,9 @@ pub struct Engine {
     closing: Option<Closing>,
     /// Whether it has ever asked for a place in a crowd. Until then no release looks for one.
     crowded: bool,
+    /// The semaphore of which it gave a permit back last while others listened. They would hear of that permit later
+    /// than this client, so its next try there asks for a place.
+    awaited: Option<Name>,
 }
 
 impl Engine {
@@ -123,6 +126,7 @@ impl Engine {
             multi: Multi::default(),
             closing: None,
             crowded: false,
+            awaited: None,
         }
     }
 

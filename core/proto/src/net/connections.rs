@@ -137,7 +137,8 @@ impl Connections {
     }
 
     fn send_held(&mut self, now: Moment, news: &mut News) {
-        for sending in self.held.take(now, self.waiting.is_up(), news) {
+        let is_free = self.waiting.is_up() && !self.waiting.is_busy();
+        if let Some(sending) = self.held.take(now, is_free, news) {
             self.waiting.send(now, sending, news);
         }
     }

@@ -429,6 +429,11 @@ impl Outbox {
             self.redirected(command, to, news);
             return false;
         }
+        // The script ran, and the server has become a replica during the `WAIT` behind it.
+        if error.code() == "UNBLOCKED" {
+            tell(&command, || CallOutcome::Unanswered, news);
+            return false;
+        }
         let deadline = command.deadline();
         let (refusal, passing) = wire::refusal(error.code(), error.details().unwrap_or_default());
         match command.load {
@@ -826,6 +831,16 @@ mod tests {
             [(vec![1], false), (vec![2], false), (vec![3], false)]
         );
         assert!(news.inputs.is_empty());
+    }
+
+    #[test]
+    fn a_wait_for_replicas_that_a_fail_over_ends_is_in_doubt() {
+        let (mut traffic, mut news) = (traffic(), News::default());
+        traffic.send(at(0), inspect(1));
+        assert_eq!(fetched(&mut traffic), [(vec![1], false)]);
+        let text = "-UNBLOCKED force unblock from blocking operation, instance state changed\r\n";
+        assert!(!traffic.replied(at(1), error(text), &mut news));
+        assert_eq!(outcomes(news), ["1 Unanswered"]);
     }
 
     /// The servers of a quorum have link numbers, as nodes have. Nothing follows their redirects.

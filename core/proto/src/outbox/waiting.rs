@@ -1,4 +1,4 @@
-//! Calls that wait for replicas, before the connection for them is up.
+//! Calls that wait for replicas, before the connection for them is free.
 //!
 //! [`WAIT`](https://redis.io/commands/wait) blocks everything behind it, and counts only the writes
 //! of its own connection. So these calls have a connection of their own, and the engine takes both
@@ -12,7 +12,7 @@ use crate::moment::Moment;
 
 #[derive(Default)]
 pub struct Waiting {
-    /// Calls that came before the connection was up, with their deadlines.
+    /// Calls that wait for the connection, with their deadlines.
     held: Vec<(OutgoingCall, Moment)>,
     /// Why the connection is down.
     down: Option<Error>,
@@ -49,18 +49,19 @@ impl Waiting {
         }
     }
 
-    /// Gives up the calls whose time is over. Takes the others, with the rest of their time, if the
-    /// connection is up.
-    pub fn take(&mut self, now: Moment, is_up: bool, news: &mut News) -> Vec<OutgoingCall> {
-        let mut taken = Vec::new();
+    /// Gives up the calls whose time is over. Takes the first other one, with the rest of its time, if the
+    /// connection is free: a `WAIT` without a replica blocks it for half the time of its call, and with
+    /// several of them in it no call would be answered in time.
+    pub fn take(&mut self, now: Moment, is_free: bool, news: &mut News) -> Option<OutgoingCall> {
+        let mut taken = None;
         for (sending, end) in std::mem::take(&mut self.held) {
             if end <= now {
                 news.tell(Input::Outcome {
                     call: sending.call,
                     outcome: self.not_sent(),
                 });
-            } else if is_up {
-                taken.push(OutgoingCall {
+            } else if is_free && taken.is_none() {
+                taken = Some(OutgoingCall {
                     limit: now.until(end),
                     ..sending
                 });
@@ -125,12 +126,28 @@ mod tests {
     #[test]
     fn a_call_is_sent_with_the_rest_of_its_time() {
         let (mut waiting, mut news) = (held(Duration::from_millis(50)), News::default());
-        assert!(waiting.take(at(20), false, &mut news).is_empty());
+        assert!(waiting.take(at(20), false, &mut news).is_none());
         assert_eq!(waiting.next_wake(), Some(at(50)));
         let taken = waiting.take(at(20), true, &mut news);
-        let limits: Vec<Duration> = taken.iter().map(|sending| sending.limit).collect();
-        assert_eq!(limits, [Duration::from_millis(30)]);
+        let limit = taken.map(|sending| sending.limit);
+        assert_eq!(limit, Some(Duration::from_millis(30)));
         assert!(waiting.is_empty() && news.inputs.is_empty());
+    }
+
+    #[test]
+    fn one_call_at_a_time_waits_for_replicas() {
+        let (mut waiting, mut news) = (held(Duration::from_millis(50)), News::default());
+        waiting.held.extend(held(Duration::from_millis(70)).held);
+        let limits = [
+            Some(Duration::from_millis(50)),
+            Some(Duration::from_millis(70)),
+            None,
+        ];
+        for limit in limits {
+            let taken = waiting.take(at(0), true, &mut news);
+            assert_eq!(taken.map(|sending| sending.limit), limit);
+        }
+        assert!(news.inputs.is_empty());
     }
 
     #[test]
@@ -140,7 +157,7 @@ mod tests {
             let (mut waiting, mut news) = (held(Duration::ZERO), News::default());
             let error = Error::new(kind, "why");
             waiting.hear(heard(Input::Down(STANDALONE, error)), &mut news);
-            assert!(waiting.take(at(1), true, &mut news).is_empty());
+            assert!(waiting.take(at(1), true, &mut news).is_none());
             let [Input::Outcome { call: 7, outcome }] = news.inputs.as_slice() else {
                 panic!("{:?}", news.inputs);
             };

@@ -20,7 +20,7 @@ use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{
-    Acquire, Form, HandOver, Name, Op, OwnerId, Release, RenewReply, Renewal, Reply,
+    Acquire, Fencing, Form, HandOver, Name, Op, OwnerId, Release, RenewReply, Renewal, Reply,
 };
 
 impl Engine {
@@ -28,6 +28,13 @@ impl Engine {
 
     /// Re-entry: one more level on a hold.
     pub(in crate::engine) fn enter(&mut self, id: RequestId, owner: OwnerId, entry: Entry) {
+        let hold = self.holds.get(&owner);
+        if let Some(hold) = hold.filter(|hold| hold.cell.token().is_none())
+            && entry.terms.fencing != Fencing::Off
+        {
+            let error = Error::without_token().on(&hold.cell.name);
+            return self.cx.fail(id, error);
+        }
         let wait = entry.wait.filter(|wait| !wait.is_zero());
         let task = Task {
             request: Some(id),
@@ -610,12 +617,17 @@ impl Engine {
                 let handovers = self.cx.config.handovers;
                 if heard > 0
                     && let Some(queue) = self.names.queues.get_mut(name)
-                    && queue.give_turn(self.cx.now, heard, released, handovers)
-                    && !(queue.channel.wanted || kind.facts().queues)
                 {
-                    // It has never been refused, and would take the lock again before they hear of it.
-                    let topic = kind.facts().topic;
-                    self.names.want_channel(&mut self.cx, name, topic);
+                    if kind.takes_permits() && heard > u32::from(queue.channel.confirmed) {
+                        self.awaited = Some(name.clone());
+                    }
+                    if queue.give_turn(self.cx.now, heard, released, handovers)
+                        && !(queue.channel.wanted || kind.facts().queues)
+                    {
+                        // It has never been refused, and would take the lock again before they hear of it.
+                        let topic = kind.facts().topic;
+                        self.names.want_channel(&mut self.cx, name, topic);
+                    }
                 }
                 self.freed(owner, request);
             }

@@ -22,14 +22,16 @@ impl Engine {
             return false;
         };
         let due = std::mem::take(&mut head.due);
-        if !self.crowded && !queue.turn.has_rivals() {
+        let awaited = self.awaited.take_if(|name| *name == op.name).is_some();
+        let rivals = awaited || queue.turn.has_rivals();
+        if !self.crowded && !rivals {
             return false;
         }
         if !head.crowds_in(queue) {
             return queue.crowd.is_left_behind();
         }
         if may {
-            let joins = queue.crowd.joins(queue.turn.has_rivals());
+            let joins = queue.crowd.joins(rivals);
             let new = joins.then(|| self.cx.next_owner());
             let place = queue.crowd.next(due, queue.hears_place(), new);
             op.payload.stand_at(place);

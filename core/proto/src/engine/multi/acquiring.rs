@@ -60,7 +60,7 @@ impl Acquiring {
     }
 
     /// Takes the answer for a part.
-    pub(super) fn answered(&mut self, part: usize, result: Result<Done>) {
+    pub(super) fn answered(&mut self, now: Moment, part: usize, result: Result<Done>) {
         let waited = self.waits_for.take_if(|waited| *waited == part).is_some();
         let (is_try, is_quorum) = (self.is_try(), self.is_quorum());
         let (Some(grant), Some(busy)) = (self.granted.get_mut(part), self.busy.get_mut(part))
@@ -78,12 +78,13 @@ impl Acquiring {
             Err(error) => error,
         };
         if is_quorum {
+            let waited = waited.then_some(now);
             return self.look.refused(part, waited, grant.is_none(), error);
         }
         let passes = match error.kind() {
             ErrorKind::Timeout => true,
-            // A server that does not answer a try may answer a caller who waits.
-            ErrorKind::Unavailable => !waited && !is_try,
+            // A server that does not answer a try, or refuses it, may answer a caller who waits.
+            _ if is_failure(&error) => !waited && !is_try,
             // It was lost before its lease began anew.
             ErrorKind::Lost | ErrorKind::NotOwner => grant.is_some(),
             _ => false,
@@ -181,4 +182,9 @@ impl Acquiring {
         };
         Error::new(ErrorKind::Timeout, text).on(&self.name)
     }
+}
+
+/// Whether the server has not answered, or refused a call: nothing says that somebody else holds the part.
+pub(super) fn is_failure(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Server)
 }

@@ -27,7 +27,7 @@ use super::context::{Context, IS_PART};
 use super::interface::{Done, Lease, LevelId, Output, Part, RequestId, Target, Terms};
 use super::timers::Timer;
 use super::waiter::Acquisition;
-use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::error::{Error, LostReason, Result};
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
@@ -350,9 +350,16 @@ impl Multi {
             .parts
             .get(part)
             .and_then(|of| cx.links.error(&of.name));
-        let error = match down {
-            Some(down) => attempt.of_part(part, down),
-            None => attempt.timeout(part),
+        // Nobody has said yet that others hold one.
+        let asked = attempt.asked.iter().position(Option::is_some);
+        let unheard = asked.filter(|_| !attempt.has_waited);
+        let error = match (down, &attempt.refused, unheard) {
+            (Some(down), ..) => attempt.of_part(part, down),
+            (None, Some((_, error)), _) if acquiring::is_failure(error) => {
+                attempt.of_part(part, error.clone())
+            }
+            (None, None, Some(unheard)) => attempt.unheard(cx, unheard),
+            _ => attempt.timeout(part),
         };
         self.give_up(cx, id, error);
     }
@@ -393,10 +400,9 @@ impl Multi {
             return;
         };
         (attempt.waits_for, attempt.has_waited) = (Some(part), true);
-        attempt.look.ends();
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
         let wait = match attempt.is_quorum() {
-            true => Some(quorum::until_look(left)),
+            true => Some(attempt.look.waits(cx.now, left)),
             false => left,
         };
         self.ask_for(cx, id, part, wait);
@@ -442,7 +448,7 @@ impl Multi {
         if let Some(slot) = attempt.asked.get_mut(part) {
             *slot = None;
         }
-        attempt.answered(part, result);
+        attempt.answered(cx.now, part, result);
         if attempt.is_quorum() {
             if attempt.is_round_over(cx) {
                 self.round_of_quorum_over(cx, id);
@@ -471,9 +477,9 @@ impl Multi {
         };
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
         if attempt.is_try() || left.is_some_and(|left| left.is_zero()) {
-            let error = match error.kind() {
-                ErrorKind::Unavailable => attempt.of_part(first, error),
-                _ => attempt.timeout(first),
+            let error = match acquiring::is_failure(&error) {
+                true => attempt.of_part(first, error),
+                false => attempt.timeout(first),
             };
             return self.give_up(cx, id, error);
         }

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
+use crate::moment::Moment;
 use crate::tuning;
 
 /// The parts that an acquisition has seen and did not get.
@@ -15,9 +16,11 @@ use crate::tuning;
 pub(super) struct Look {
     /// This round is a look at all parts, not the wait for one.
     is_on: bool,
+    /// When the wait for one ends.
+    ends: Moment,
     /// Why parts were not acquired at the last look.
     lacking: Vec<(usize, Error)>,
-    /// The parts whose servers ended a wait with an error of theirs. One that passes ends a try alone.
+    /// The parts whose servers ended a wait with an error of theirs, before its time. One that passes ends a try alone.
     refuses: Vec<bool>,
 }
 
@@ -51,16 +54,12 @@ pub(super) enum Next {
     Wait(Option<usize>),
 }
 
-/// How long one part is waited for, if the caller has so much time left.
-pub(super) fn until_look(left: Option<Duration>) -> Duration {
-    left.map_or(tuning::QUORUM_LOOK, |left| left.min(tuning::QUORUM_LOOK))
-}
-
 impl Look {
     /// The first one, at so many parts.
     pub(super) fn first(parts: usize) -> Look {
         Look {
             is_on: true,
+            ends: Moment::default(),
             lacking: Vec::new(),
             refuses: vec![false; parts],
         }
@@ -75,16 +74,24 @@ impl Look {
         self.lacking.clear();
     }
 
-    /// One part is waited for.
-    pub(super) fn ends(&mut self) {
-        self.is_on = false;
+    /// One part is waited for: how long, if the caller has so much time `left`.
+    pub(super) fn waits(&mut self, now: Moment, left: Option<Duration>) -> Duration {
+        let wait = left.map_or(tuning::QUORUM_LOOK, |left| left.min(tuning::QUORUM_LOOK));
+        (self.is_on, self.ends) = (false, now.after(wait));
+        wait
     }
 
-    /// Takes the error about a part, which was waited for or only tried.
-    pub(super) fn refused(&mut self, part: usize, waited: bool, is_missing: bool, error: Error) {
-        if waited {
+    /// Takes the error about a part, which was waited for until now (`waited`) or only tried.
+    pub(super) fn refused(
+        &mut self,
+        part: usize,
+        waited: Option<Moment>,
+        is_missing: bool,
+        error: Error,
+    ) {
+        if let Some(now) = waited {
             if let Some(refuses) = self.refuses.get_mut(part) {
-                *refuses = error.kind() == ErrorKind::Server;
+                *refuses = error.kind() == ErrorKind::Server && now < self.ends;
             }
         } else if is_missing {
             // A part that is held and could not be extended tells nothing of those that are missing.

@@ -617,14 +617,23 @@ fn a_crowd_goes_on_beside_those_that_hear_the_channel_of_the_lock_alone() {
     }
 }
 
-// A plain semaphore gives no turn, as a lock does.
+// Semaphores give no turn, as a lock does.
 #[test]
 fn a_client_that_takes_a_permit_again_at_once_keeps_no_crowd_out() {
-    for count in [2, 10, 60] {
-        let mut many = Many::new(count, None, 20_000);
+    let kinds = [None, Some(Kind::Semaphore)];
+    let sizes = [2, 10, 60];
+    for (kind, count) in kinds
+        .into_iter()
+        .flat_map(|kind| sizes.map(|count| (kind, count)))
+    {
+        let mut many = Many::new(count, kind, 20_000);
         (many.message_way, many.rest) = (1_000, 0);
         many.run(count as u64 * 10_000_000);
-        let about = format!("{count}: {} got, jain {:.3}", many.got, many.jain());
+        let about = format!(
+            "{kind:?}, {count}: {} got, jain {:.3}",
+            many.got,
+            many.jain()
+        );
         println!("{about}");
         assert!(many.jain() > 0.95, "{about}");
     }

@@ -59,6 +59,20 @@ fn one_command_is_in_flight_and_later_ones_count_from_its_outcome() {
 }
 
 #[test]
+fn a_hold_without_a_token_is_not_entered_for_one() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", KEY, WATCHED);
+    let fenced = Terms {
+        fencing: Fencing::Persistent,
+        ..WATCHED
+    };
+    let id = rig.acquire_with("n", KEY, None, fenced);
+    assert_eq!(rig.failed(id), ErrorKind::InvalidArgument);
+    rig.free(&grant);
+    rig.nothing_left();
+}
+
+#[test]
 fn the_deadline_counts_from_when_the_request_was_sent() {
     let mut rig = Rig::new();
     let id = rig.acquire("n");

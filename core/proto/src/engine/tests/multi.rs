@@ -361,7 +361,48 @@ fn a_silent_server_does_not_stretch_the_wait() {
     rig.pass(ms(199));
     assert!(rig.pending(id));
     rig.pass(ms(1));
-    assert_eq!(rig.error(id).kind(), ErrorKind::Timeout);
+    assert_eq!(rig.error(id).kind(), ErrorKind::Unavailable);
+}
+
+/// Such as that of a server that is being made a replica.
+#[test]
+fn a_refusal_that_passes_ends_no_wait() {
+    let waits = [None, Some(Duration::ZERO)];
+    for wait in waits {
+        let mut rig = Rig::new();
+        let id = acquire_all(&mut rig, &["a", "b"], OwnerKey::Once, wait);
+        let sent = rig.all_sent();
+        rig.grant(&sent[0]);
+        rig.outcome(&sent[1], refused(ErrorKind::Server, true));
+        if wait.is_some() {
+            assert_eq!(rig.error(id).kind(), ErrorKind::Server);
+            continue;
+        }
+        assert!(rig.pending(id));
+        let waits = rig.sent();
+        assert_eq!(names(std::slice::from_ref(&waits)), ["+b"]);
+        rig.grant(&waits);
+        assert_eq!(rig.granted(id).cell.parts().len(), 2);
+    }
+}
+
+#[test]
+fn a_quorum_outlasts_refusals_that_pass() {
+    let mut rig = Rig::new();
+    let id = acquire_most(&mut rig, None);
+    let sent = rig.all_sent();
+    rig.grant(&sent[0]);
+    for sent in &sent[1..] {
+        rig.outcome(sent, refused(ErrorKind::Server, true));
+    }
+    let end = rig.now.after(4 * tuning::QUORUM_LOOK);
+    while rig.now < end {
+        for sent in rig.all_sent() {
+            rig.outcome(&sent, refused(ErrorKind::Server, true));
+        }
+        rig.pass(ms(10));
+    }
+    assert!(rig.pending(id));
 }
 
 /// It would wait for its own parts.

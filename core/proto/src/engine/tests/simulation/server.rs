@@ -171,6 +171,8 @@ pub struct Effects {
 #[derive(Debug, Default)]
 pub struct Outdated {
     pub revived: Vec<(Uuid, OwnerId)>,
+    /// The values that callers chose for such locks, and their tokens.
+    pub valued: Vec<(Name, Arc<str>, u64)>,
     pub miscounted: Vec<(Uuid, OwnerId)>,
 }
 
@@ -391,7 +393,13 @@ impl Server {
             };
             match known {
                 Some(known) => lock.promised_ms = known.promised_ms.max(lock.promised_ms),
-                None => outdated.revived.extend(lock.owner),
+                None => {
+                    outdated.revived.extend(lock.owner);
+                    let valued = lock.value.clone().zip(lock.token);
+                    outdated
+                        .valued
+                        .extend(valued.map(|(value, token)| (name.clone(), value, token)));
+                }
             }
             let miscounted = known.is_some_and(|known| known.count != lock.count);
             outdated

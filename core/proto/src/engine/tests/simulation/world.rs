@@ -326,8 +326,8 @@ pub(super) struct World {
     jumped: BTreeSet<(Uuid, OwnerId)>,
     /// Whether the server's clock went back, and whether the server lost its data.
     has_jumped: bool,
-    /// A replica has taken over.
-    has_failed_over: bool,
+    /// The locks with values of their callers and their tokens, which replicas that took over brought back.
+    brought_back: BTreeSet<(Name, Arc<str>, u64)>,
     has_forgotten: bool,
     /// The last release of each lock, and whether every waiter hears of it.
     released: BTreeMap<Name, u64>,
@@ -404,7 +404,7 @@ impl World {
             won: BTreeMap::new(),
             jumped: BTreeSet::new(),
             has_jumped: false,
-            has_failed_over: false,
+            brought_back: BTreeSet::new(),
             has_forgotten: false,
             tenants: faults.tenants,
             released: BTreeMap::new(),

@@ -230,10 +230,12 @@ impl World {
             return;
         };
         let highest = self.highest_token.entry(cell.name.clone()).or_default();
-        // A replica that took over may have brought a hold back. To the server, another one with the caller's own
-        // value is the same.
-        let is_same = self.has_failed_over && cell.form().token.is_some();
-        if token <= *highest && !is_same && !self.bereaved.contains_key(&(uuid, cell.owner)) {
+        // A replica that took over may have brought a lock back. To the server, a copy of another try with the
+        // caller's own value is its holder.
+        let value = cell.form().token;
+        let value = value.map(|value| (cell.name.clone(), value, token));
+        let is_back = value.is_some_and(|value| self.brought_back.contains(&value));
+        if token <= *highest && !is_back && !self.bereaved.contains_key(&(uuid, cell.owner)) {
             let text = format!("{cell:?}: token {token} after {highest}");
             return self.fail(text);
         }

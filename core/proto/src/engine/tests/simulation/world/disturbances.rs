@@ -107,8 +107,8 @@ impl World {
     /// or it ends with its lease.
     pub(super) fn fail_over(&mut self) {
         let outdated = self.server.fail_over();
-        self.has_failed_over = true;
         self.note(|| format!("a replica takes over, which is wrong about {outdated:?}"));
+        self.brought_back.extend(outdated.valued);
         self.excused.extend(outdated.miscounted);
         let told = |(uuid, owner): &(Uuid, OwnerId)| {
             let client = self.clients.iter().find(|client| client.uuid == *uuid);
