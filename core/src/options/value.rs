@@ -29,7 +29,9 @@ pub(super) trait Stored: Sized {
     /// Reads and checks a value, which is not [`OptionValue::Unset`].
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self>;
     /// Checks a value that came as the type itself.
-    fn check(&self, info: &OptionInfo) -> Result<()>;
+    fn check(&self, _: &OptionInfo) -> Result<()> {
+        Ok(())
+    }
     /// The value for people.
     #[cfg(test)]
     fn shown(&self) -> String;
@@ -72,10 +74,6 @@ impl Stored for bool {
         }
     }
 
-    fn check(&self, _: &OptionInfo) -> Result<()> {
-        Ok(())
-    }
-
     #[cfg(test)]
     fn shown(&self) -> String {
         self.to_string()
@@ -113,10 +111,7 @@ impl Stored for usize {
 
 impl Stored for String {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else {
-            return Err(unacceptable(info, value));
-        };
-        let text = text.to_owned();
+        let text = text_of(info, value)?.to_owned();
         text.check(info).map(|()| text)
     }
 
@@ -141,10 +136,7 @@ impl Stored for String {
 
 impl Stored for Arc<str> {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else {
-            return Err(unacceptable(info, value));
-        };
-        let text = Arc::from(text);
+        let text = Arc::from(text_of(info, value)?);
         Stored::check(&text, info).map(|()| text)
     }
 
@@ -163,41 +155,24 @@ impl Stored for Arc<str> {
     }
 }
 
-impl Stored for ClusterPubsub {
-    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else {
-            return Err(unacceptable(info, value));
-        };
-        ClusterPubsub::named(text).ok_or_else(|| unacceptable(info, value))
-    }
+/// Options whose values are words.
+macro_rules! chosen {
+    ($($choice:ty),*) => {$(
+        impl Stored for $choice {
+            fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
+                let choice = <$choice>::named(text_of(info, value)?);
+                choice.ok_or_else(|| unacceptable(info, value))
+            }
 
-    fn check(&self, _: &OptionInfo) -> Result<()> {
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn shown(&self) -> String {
-        self.name().to_owned()
-    }
+            #[cfg(test)]
+            fn shown(&self) -> String {
+                self.name().to_owned()
+            }
+        }
+    )*};
 }
 
-impl Stored for Kind {
-    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else {
-            return Err(unacceptable(info, value));
-        };
-        Kind::named(text).ok_or_else(|| unacceptable(info, value))
-    }
-
-    fn check(&self, _: &OptionInfo) -> Result<()> {
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn shown(&self) -> String {
-        self.name().to_owned()
-    }
-}
+chosen!(ClusterPubsub, Kind, Protocol);
 
 /// An option that need not be given.
 impl<T: Stored> Stored for Option<T> {
@@ -213,24 +188,6 @@ impl<T: Stored> Stored for Option<T> {
     fn shown(&self) -> String {
         self.as_ref()
             .map_or_else(|| "none".to_owned(), Stored::shown)
-    }
-}
-
-impl Stored for Protocol {
-    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else {
-            return Err(unacceptable(info, value));
-        };
-        Protocol::named(text).ok_or_else(|| unacceptable(info, value))
-    }
-
-    fn check(&self, _: &OptionInfo) -> Result<()> {
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn shown(&self) -> String {
-        self.name().to_owned()
     }
 }
 
@@ -275,10 +232,7 @@ impl fmt::Debug for Pem {
 
 impl Stored for Option<Pem> {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else {
-            return Err(unacceptable(info, value));
-        };
-        let pem = Some(Pem::from(text));
+        let pem = Some(Pem::from(text_of(info, value)?));
         pem.check(info).map(|()| pem)
     }
 
@@ -365,6 +319,13 @@ fn spelt(number: f64, unit: Unit) -> String {
     match unit {
         Unit::Seconds => shown.to_ascii_lowercase(),
         _ => shown.replace("inf", "Infinity"),
+    }
+}
+
+fn text_of<'a>(info: &OptionInfo, value: OptionValue<'a>) -> Result<&'a str> {
+    match value {
+        OptionValue::Text(text) => Ok(text),
+        _ => Err(unacceptable(info, value)),
     }
 }
 
