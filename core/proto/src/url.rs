@@ -271,31 +271,8 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
         Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
         _ => ("", path),
     };
-    let first = hosts.first().ok_or(HOST)?;
-    let at = At::Tcp(first.clone());
-    let topology = match form {
-        Form::Sentinel if is_service(service) => Topology::Sentinel {
-            hosts,
-            service: service.to_owned(),
-        },
-        Form::Cluster => Topology::Cluster { hosts },
-        Form::Quorum => {
-            let is_again = |(at, host): (usize, &Host)| hosts[..at].contains(host);
-            match hosts.len() {
-                _ if hosts.iter().enumerate().any(is_again) => return Err(TWICE),
-                16.. => return Err(MANY),
-                3.. if hosts.len() % 2 == 1 => Topology::Quorum { hosts },
-                _ => return Err(EVEN),
-            }
-        }
-        Form::Single | Form::Http if hosts.len() == 1 => Topology::Single,
-        Form::Sentinel => {
-            return Err(
-                "the name of the service, behind the first slash, is missing or has odd characters",
-            );
-        }
-        Form::Single | Form::Http | Form::Unix => return Err("there are several hosts"),
-    };
+    let at = At::Tcp(hosts.first().ok_or(HOST)?.clone());
+    let topology = topology(form, hosts, service)?;
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let http = form == Form::Http;
     if http && !(user.is_empty() && path.is_empty()) {
@@ -319,6 +296,28 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
         tls,
         http,
     })
+}
+
+fn topology(form: Form, hosts: Vec<Host>, service: &str) -> Result<Topology, Wrong> {
+    let is_again = |(at, host): (usize, &Host)| hosts[..at].contains(host);
+    match form {
+        Form::Sentinel if is_service(service) => {
+            let service = service.to_owned();
+            Ok(Topology::Sentinel { hosts, service })
+        }
+        Form::Cluster => Ok(Topology::Cluster { hosts }),
+        Form::Quorum => match hosts.len() {
+            _ if hosts.iter().enumerate().any(is_again) => Err(TWICE),
+            16.. => Err(MANY),
+            3.. if hosts.len() % 2 == 1 => Ok(Topology::Quorum { hosts }),
+            _ => Err(EVEN),
+        },
+        Form::Single | Form::Http if hosts.len() == 1 => Ok(Topology::Single),
+        Form::Sentinel => {
+            Err("the name of the service, behind the first slash, is missing or has odd characters")
+        }
+        Form::Single | Form::Http | Form::Unix => Err("there are several hosts"),
+    }
 }
 
 /// Only sentinel URLs have a query.

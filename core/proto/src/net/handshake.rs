@@ -178,18 +178,15 @@ impl Handshake {
             write_command(&mut out, words);
             steps.push_back(step);
         };
-        let user = user.as_deref();
-        match (self.resp3, password) {
-            (true, Some(password)) => {
-                let user = user.unwrap_or("default");
+        match (self.resp3, user, password) {
+            (true, user, Some(password)) => {
+                let user = user.as_deref().unwrap_or("default");
                 add(Step::Hello, &["HELLO", "3", "AUTH", user, password]);
             }
-            (true, None) => add(Step::Hello, &["HELLO", "3"]),
-            (false, Some(password)) => match user {
-                Some(user) => add(Step::Auth, &["AUTH", user, password]),
-                None => add(Step::Auth, &["AUTH", password]),
-            },
-            (false, None) => {}
+            (true, _, None) => add(Step::Hello, &["HELLO", "3"]),
+            (false, Some(user), Some(password)) => add(Step::Auth, &["AUTH", user, password]),
+            (false, None, Some(password)) => add(Step::Auth, &["AUTH", password]),
+            (false, _, None) => {}
         }
         if *database != 0 {
             add(Step::Select, &["SELECT", &database.to_string()]);

@@ -16,14 +16,14 @@ use crate::outbox::limiter::ConcurrencyLimiter;
 use crate::outbox::server_clock::ServerClock;
 use crate::outbox::wanted::Wanted;
 use crate::sentinel::{self, Search, Service};
-use crate::tuning;
 use crate::url::{Host, Place};
 use crate::value::Value;
-use crate::wire::{self, Name, Publish};
+use crate::wire::{Name, Publish};
 
 use super::handshake::{Handshake, Purpose, Setup};
 use super::io::{Arrival, ConnId, Io};
-use super::resp::{Item, Reader, write_command};
+use super::live::{Expected, Live, Told};
+use super::resp::write_command;
 use super::server::{Manner, Server};
 
 /// A connection for calls that is up, as a driver needs to know it.
@@ -76,7 +76,7 @@ pub(crate) struct Link {
     purpose: Purpose,
     manner: Rc<Manner>,
     backoff: Backoff,
-    state: State,
+    state: LinkState,
     /// How many connections have been up.
     pub(crate) generation: u64,
     untracked: Option<String>,
@@ -89,7 +89,7 @@ pub(crate) struct Link {
     pub(crate) payloads: Option<Vec<String>>,
 }
 
-enum State {
+enum LinkState {
     /// It is not wanted.
     Off,
     Resting(Moment),
@@ -104,67 +104,6 @@ struct Connecting {
     search: Search,
 }
 
-/// A connection that is up.
-struct Live {
-    conn: ConnId,
-    server: Rc<Server>,
-    resp3: bool,
-    /// It has nothing but channels.
-    apart: bool,
-    /// The commands that subscribe and unsubscribe.
-    words: [&'static str; 2],
-    reader: Reader,
-    traffic: Outbox,
-    /// The purposes of the next replies, oldest first.
-    expected: VecDeque<Expected>,
-    /// The answer to the script of a call that another command follows.
-    answer: Option<Value>,
-    /// A call that was written. Its memory is reused.
-    spare: Option<wire::Call>,
-    /// The scripts that were called on this connection.
-    called: Vec<wire::ScriptId>,
-    since: Moment,
-    /// The server is a replica.
-    demoted: bool,
-    /// When the server was last heard, for pub/sub.
-    heard: Moment,
-    /// Bytes to be written.
-    out: Vec<u8>,
-}
-
-/// Receives the reports of a connection that is up.
-struct Told<'a> {
-    wanted: &'a Wanted,
-    answers: &'a mut Vec<Result<Value, Error>>,
-    payloads: &'a mut Option<Vec<String>>,
-    news: &'a mut News,
-}
-
-enum Expected {
-    Call {
-        is_followed: bool,
-    },
-    FollowUp,
-    /// The reply is of no interest.
-    Nothing,
-    Question,
-    Subscribed(String, Option<Name>, Moment),
-    Unsubscribed(String, Moment),
-    Pong(Moment),
-}
-
-impl Expected {
-    /// When a command of pub/sub was sent.
-    fn asked(&self) -> Option<Moment> {
-        match self {
-            Expected::Subscribed(_, _, at) | Expected::Unsubscribed(_, at) | Expected::Pong(at) => {
-                Some(*at)
-            }
-            _ => None,
-        }
-    }
-}
-
 impl Link {
     pub(crate) fn new(id: LinkId, target: Target, purpose: Purpose, manner: Rc<Manner>) -> Self {
         Link {
@@ -174,7 +113,7 @@ impl Link {
             purpose,
             manner,
             backoff: Backoff::default(),
-            state: State::Off,
+            state: LinkState::Off,
             generation: 0,
             untracked: None,
             evicts: None,
@@ -186,46 +125,48 @@ impl Link {
 
     /// Connects, unless that was begun before.
     pub(crate) fn begin(&mut self, now: Moment, io: &mut dyn Io) {
-        if matches!(self.state, State::Off) {
+        if matches!(self.state, LinkState::Off) {
             self.rest(now, io);
         }
     }
 
     /// Closes the connection for good.
     pub(crate) fn end(&mut self, io: &mut dyn Io) {
-        match std::mem::replace(&mut self.state, State::Off) {
-            State::Connecting(connecting) => {
+        match std::mem::replace(&mut self.state, LinkState::Off) {
+            LinkState::Connecting(connecting) => {
                 for attempt in connecting.attempts {
                     io.close(attempt.conn);
                 }
             }
-            State::Up(live) => io.close(live.conn),
-            State::Off | State::Resting(_) => {}
+            LinkState::Up(live) => io.close(live.conn),
+            LinkState::Off | LinkState::Resting(_) => {}
         }
     }
 
     pub(crate) fn has(&self, conn: ConnId) -> bool {
         match &self.state {
-            State::Connecting(connecting) => connecting.attempts.iter().any(|one| one.conn == conn),
-            State::Up(live) => live.conn == conn,
-            State::Off | State::Resting(_) => false,
+            LinkState::Connecting(connecting) => {
+                connecting.attempts.iter().any(|one| one.conn == conn)
+            }
+            LinkState::Up(live) => live.conn == conn,
+            LinkState::Off | LinkState::Resting(_) => false,
         }
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.state, State::Up(_))
+        matches!(self.state, LinkState::Up(_))
     }
 
     fn up(&self) -> Option<&Live> {
         match &self.state {
-            State::Up(live) => Some(live),
+            LinkState::Up(live) => Some(live),
             _ => None,
         }
     }
 
     fn live(&mut self) -> Option<&mut Live> {
         match &mut self.state {
-            State::Up(live) => Some(live),
+            LinkState::Up(live) => Some(live),
             _ => None,
         }
     }
@@ -327,7 +268,7 @@ impl Link {
         news: &mut News,
     ) {
         match &mut self.state {
-            State::Connecting(connecting) => {
+            LinkState::Connecting(connecting) => {
                 let mut attempts = connecting.attempts.iter_mut();
                 let Some(at) = attempts.position(|attempt| attempt.conn == conn) else {
                     return;
@@ -345,7 +286,7 @@ impl Link {
                     }
                 }
             }
-            State::Up(live) => match arrival {
+            LinkState::Up(live) => match arrival {
                 Arrival::Opened(_) => {}
                 Arrival::Bytes(bytes) => {
                     live.reader.add(bytes);
@@ -356,12 +297,12 @@ impl Link {
                     self.down(now, error, wanted, io, news);
                 }
             },
-            State::Off | State::Resting(_) => {}
+            LinkState::Off | LinkState::Resting(_) => {}
         }
     }
 
     fn read(&mut self, now: Moment, wanted: &Wanted, io: &mut dyn Io, news: &mut News) {
-        let State::Up(live) = &mut self.state else {
+        let LinkState::Up(live) = &mut self.state else {
             return;
         };
         let mut told = Told {
@@ -393,7 +334,7 @@ impl Link {
         };
         io.close(attempt.conn);
         let answer = sentinel::primary_of(&attempt.server.shown(), &attempt.answer);
-        if let (Target::Primary(sentinels), State::Connecting(connecting)) =
+        if let (Target::Primary(sentinels), LinkState::Connecting(connecting)) =
             (&self.target, &mut self.state)
         {
             let service = sentinels.service.borrow();
@@ -414,7 +355,7 @@ impl Link {
         io: &mut dyn Io,
         news: &mut News,
     ) {
-        let (Target::Primary(sentinels), State::Connecting(connecting)) =
+        let (Target::Primary(sentinels), LinkState::Connecting(connecting)) =
             (&self.target, &mut self.state)
         else {
             return self.failed(now, error, io, news);
@@ -430,7 +371,7 @@ impl Link {
 
     /// Gives up the search for the primary if nobody is left to be asked.
     fn look_on(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
-        if let (Target::Primary(sentinels), State::Connecting(connecting)) =
+        if let (Target::Primary(sentinels), LinkState::Connecting(connecting)) =
             (&self.target, &mut self.state)
             && connecting.attempts.is_empty()
         {
@@ -445,10 +386,10 @@ impl Link {
     /// When [`wake`](Link::wake) has to be called, if nothing else happens.
     pub(crate) fn next_wake(&self, wanted: &Wanted) -> Option<Moment> {
         match &self.state {
-            State::Off => None,
-            State::Resting(until) => Some(*until),
-            State::Connecting(connecting) => Some(connecting.deadline),
-            State::Up(live) => {
+            LinkState::Off => None,
+            LinkState::Resting(until) => Some(*until),
+            LinkState::Connecting(connecting) => Some(connecting.deadline),
+            LinkState::Up(live) => {
                 let listening = live
                     .listens()
                     .then(|| live.listening_due(wanted.is_empty()));
@@ -466,15 +407,17 @@ impl Link {
             return;
         }
         match &mut self.state {
-            State::Off => {}
-            State::Resting(_) if !self.purpose.is_commands() && wanted.is_empty() => self.end(io),
-            State::Resting(_) => self.connect(now, io),
-            State::Connecting(_) => {
+            LinkState::Off => {}
+            LinkState::Resting(_) if !self.purpose.is_commands() && wanted.is_empty() => {
+                self.end(io)
+            }
+            LinkState::Resting(_) => self.connect(now, io),
+            LinkState::Connecting(_) => {
                 if let Some(error) = self.late() {
                     self.failed(now, error, io, news);
                 }
             }
-            State::Up(live) => {
+            LinkState::Up(live) => {
                 if live.traffic.next_wake().is_some_and(|due| due <= now)
                     && let Err(silent) = live.traffic.wake(now, news)
                 {
@@ -543,7 +486,7 @@ impl Link {
         };
         // Without a server it stays off, until it knows one.
         if !attempts.is_empty() {
-            self.state = State::Connecting(Box::new(Connecting {
+            self.state = LinkState::Connecting(Box::new(Connecting {
                 attempts,
                 deadline: now.after(self.manner.timeout),
                 search: Search::default(),
@@ -588,7 +531,7 @@ impl Link {
             ConcurrencyLimiter::new(),
             now,
         );
-        self.state = State::Up(Box::new(Live {
+        self.state = LinkState::Up(Box::new(Live {
             conn: attempt.conn,
             server: attempt.server,
             resp3: attempt.resp3,
@@ -643,7 +586,7 @@ impl Link {
         io: &mut dyn Io,
         news: &mut News,
     ) {
-        let State::Up(live) = std::mem::replace(&mut self.state, State::Off) else {
+        let LinkState::Up(live) = std::mem::replace(&mut self.state, LinkState::Off) else {
             return;
         };
         io.close(live.conn);
@@ -677,12 +620,12 @@ impl Link {
         news: &mut News,
     ) {
         match &self.state {
-            State::Up(live) => {
+            LinkState::Up(live) => {
                 let error = live.server.broken(why);
                 self.down(now, error, wanted, io, news);
             }
-            State::Connecting(_) | State::Resting(_) => self.connect(now, io),
-            State::Off => {}
+            LinkState::Connecting(_) | LinkState::Resting(_) => self.connect(now, io),
+            LinkState::Off => {}
         }
     }
 
@@ -691,7 +634,7 @@ impl Link {
         self.end(io);
         match self.backoff.pause(io.random()) {
             Duration::ZERO => self.connect(now, io),
-            pause => self.state = State::Resting(now.after(pause)),
+            pause => self.state = LinkState::Resting(now.after(pause)),
         }
     }
 
@@ -739,201 +682,6 @@ impl Link {
     }
 }
 
-impl Live {
-    /// Whether messages of pub/sub come on this connection.
-    fn listens(&self) -> bool {
-        self.apart || self.resp3
-    }
-
-    fn oldest_asked(&self) -> Option<Moment> {
-        self.expected.iter().find_map(Expected::asked)
-    }
-
-    /// Whether the next reply is for a command of pub/sub.
-    fn asks_next(&self) -> bool {
-        let next = self.expected.front();
-        next.is_some_and(|next| next.asked().is_some())
-    }
-
-    /// When pub/sub needs attention: a confirmation is late, a ping is due, or a connection for
-    /// channels alone has none.
-    fn listening_due(&self, unwanted: bool) -> Option<Moment> {
-        // A reply to a call also shows that the server is there.
-        let heard = self.heard.max(self.traffic.last_heard());
-        match self.oldest_asked() {
-            Some(at) => Some(heard.max(at).after(tuning::PUBSUB_CONFIRM)),
-            None if unwanted => self.apart.then(|| heard.after(tuning::PUBSUB_LINGER)),
-            None => Some(heard.after(tuning::PUBSUB_IDLE)),
-        }
-    }
-
-    /// Takes in all that has arrived. True if something of pub/sub did.
-    fn read(&mut self, now: Moment, told: &mut Told<'_>) -> Result<bool, Error> {
-        let (mut heard, mut demoted) = (false, false);
-        while let Some(item) = self.next_item()? {
-            match item {
-                Item::Push(words) => heard |= self.pushed(now, words, told)?,
-                // With RESP2 a connection with channels gets nothing but messages and confirmations.
-                Item::Reply(Value::Array(words))
-                    if self.apart
-                        && !self.resp3
-                        && (self.expected.is_empty() || self.asks_next()) =>
-                {
-                    heard |= self.pushed(now, words, told)?;
-                }
-                Item::Reply(value) => demoted |= self.replied(now, value, told)?,
-            }
-        }
-        if heard {
-            self.heard = now;
-        }
-        if demoted {
-            // The same address may lead to the new primary by now.
-            self.demoted = true;
-            return Err(connecting::demoted(&self.server.shown()));
-        }
-        Ok(heard)
-    }
-
-    /// A connection for sharded channels is of no use any more.
-    fn moved(&self, told: &mut Told<'_>) -> Error {
-        told.news.slot_moved = true;
-        let why = "for pub/sub belongs to a node that has lost a slot";
-        self.server.broken(why)
-    }
-
-    fn next_item(&mut self) -> Result<Option<Item>, Error> {
-        let next = self.reader.next();
-        next.map_err(|why| self.server.broken(&format!("broke: {why}")))
-    }
-
-    fn replied(&mut self, now: Moment, value: Value, told: &mut Told<'_>) -> Result<bool, Error> {
-        match self.expected.pop_front() {
-            Some(Expected::Call { is_followed: false }) => {
-                return Ok(self.traffic.replied(now, value, told.news));
-            }
-            Some(Expected::Call { is_followed: true }) => self.answer = Some(value),
-            Some(Expected::FollowUp) => {
-                let answer = self.answer.take().unwrap_or(Value::Nil);
-                let both = Value::Array(vec![answer, value]);
-                return Ok(self.traffic.replied(now, both, told.news));
-            }
-            Some(Expected::Question) => {
-                self.traffic.heard(now);
-                let answer = match value {
-                    Value::ServerError(error) => Err(self.server.refused(&error)),
-                    value => Ok(value),
-                };
-                told.answers.push(answer);
-            }
-            Some(Expected::Subscribed(channel, of, _)) => {
-                self.heard = now;
-                let error = match &value {
-                    Value::ServerError(error) if error.code() == "MOVED" => {
-                        return Err(self.moved(told));
-                    }
-                    Value::ServerError(error) => Some(self.server.refused(error)),
-                    _ => None,
-                };
-                confirmed(&channel, of.as_ref(), error.as_ref(), told);
-            }
-            Some(Expected::Unsubscribed(..) | Expected::Pong(_)) => self.heard = now,
-            Some(Expected::Nothing) | None => {}
-        }
-        Ok(false)
-    }
-
-    /// Handles a push message. True if it belongs to pub/sub.
-    fn pushed(
-        &mut self,
-        now: Moment,
-        words: Vec<Value>,
-        told: &mut Told<'_>,
-    ) -> Result<bool, Error> {
-        self.traffic.heard(now);
-        let mut words = words.into_iter();
-        let kind = text(words.next());
-        match kind.as_str() {
-            "invalidate" => {
-                if let Some(names) = invalidated(words.next()) {
-                    told.news.tell(Input::Invalidated(names));
-                }
-                return Ok(false);
-            }
-            "message" | "smessage" => {
-                let channel = text(words.next());
-                let names = told.wanted.names(&channel).iter().cloned();
-                told.news.inputs.extend(names.map(Input::Message));
-                if let Some(payloads) = told.payloads {
-                    payloads.push(text(words.next()));
-                }
-            }
-            // It may come unasked, because the slot has moved.
-            "sunsubscribe" => {
-                let channel = text(words.next());
-                match self.expected.front() {
-                    Some(Expected::Unsubscribed(asked, _)) if *asked == channel => {
-                        self.replied(now, Value::Nil, told)?;
-                    }
-                    _ if told.wanted.contains(&channel) => return Err(self.moved(told)),
-                    _ => {}
-                }
-            }
-            // They confirm commands, in the order of these.
-            "subscribe" | "ssubscribe" | "unsubscribe" | "pong" if self.asks_next() => {
-                self.replied(now, Value::Nil, told)?;
-            }
-            _ => {}
-        }
-        Ok(true)
-    }
-
-    /// Encodes the commands that the outbox wants to be written.
-    fn write(&mut self) {
-        let manner = &self.server.manner;
-        let (uuid, closing) = (&manner.uuid, manner.closing.get());
-        self.traffic.send_gathered();
-        let publish = self.traffic.publish();
-        loop {
-            let others_follow = self.traffic.to_be_fetched() > 1;
-            let Some(command) = self.traffic.next_command() else {
-                break;
-            };
-            let sendings = command.load.sendings();
-            let waits = sendings.iter().any(|sending| sending.op.replicas() > 0);
-            let spare = self.spare.take();
-            let call = command.load.call(spare, uuid, command.not_after, publish);
-            let first = !self.called.contains(&call.id());
-            if first {
-                self.called.push(call.id());
-            }
-            if sendings.iter().any(|sending| sending.asking) {
-                write_command(&mut self.out, &["ASKING"]);
-                self.expected.push_back(Expected::Nothing);
-            }
-            // A server that does not know the script would refuse all calls that leave together.
-            if command.full || first && (others_follow || waits || closing) {
-                call.write_eval(&mut self.out);
-            } else {
-                call.write_evalsha(&mut self.out);
-            }
-            self.spare = Some(call);
-            let follow_up = match sendings {
-                [sending] => sending.op.follow_up(sending.limit),
-                _ => None,
-            };
-            let is_followed = follow_up.is_some();
-            self.expected.push_back(Expected::Call { is_followed });
-            if let Some(follow_up) = follow_up {
-                let words = follow_up.words();
-                let words: Vec<&str> = words.iter().map(|word| &**word).collect();
-                write_command(&mut self.out, &words);
-                self.expected.push_back(Expected::FollowUp);
-            }
-        }
-    }
-}
-
 /// A view for the simulation.
 #[cfg(test)]
 impl Link {
@@ -942,37 +690,4 @@ impl Link {
         let conn = self.up().map(|live| live.conn);
         (self.id, conn, self.purpose.is_commands())
     }
-}
-
-/// Tells the locks of a channel that it is subscribed, or why it cannot be.
-fn confirmed(channel: &str, of: Option<&Name>, error: Option<&Error>, told: &mut Told<'_>) {
-    let names = told.wanted.names(channel).iter();
-    for name in names.filter(|name| of.is_none_or(|of| of == *name)) {
-        told.news.tell(match error {
-            None => Input::Subscribed(name.clone()),
-            Some(error) => Input::Unsubscribable(name.clone(), error.clone()),
-        });
-    }
-}
-
-fn text(value: Option<Value>) -> String {
-    match value {
-        Some(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
-        Some(Value::SimpleString(text)) => text,
-        _ => String::new(),
-    }
-}
-
-/// The locks among the invalidated keys (inside `None`: all keys, as after `FLUSHALL`). The outer
-/// `None`: there is no lock among them.
-fn invalidated(keys: Option<Value>) -> Option<Option<Vec<Name>>> {
-    let Some(Value::Array(keys)) = keys else {
-        return Some(None);
-    };
-    let name = |key: &Value| match key {
-        Value::BulkString(bytes) => wire::names::name_from_bytes(bytes).ok(),
-        _ => None,
-    };
-    let names: Vec<Name> = keys.iter().filter_map(name).collect();
-    (!names.is_empty()).then_some(Some(names))
 }

@@ -3,8 +3,8 @@
 //!
 //! A driver has the sockets. It does what [`Io`] asks for (connect, write, close) and tells [`Net`]
 //! what comes of it, as an [`Arrival`]. RESP (`resp`), the hand-shake (`handshake`), one connection
-//! that is kept (`link`), the channels (`subscriptions`), one server (`one`, `connections`), a
-//! cluster and a quorum are here, so that a simulation can play all of it.
+//! that is kept (`link`, and `live` while it is up), the channels (`subscriptions`), one server
+//! (`one`, `connections`), a cluster and a quorum are here, so that a simulation can play all of it.
 
 mod asking;
 mod cluster;
@@ -12,6 +12,7 @@ mod connections;
 mod handshake;
 mod io;
 mod link;
+mod live;
 mod one;
 mod quorum;
 mod resp;

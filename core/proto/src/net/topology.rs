@@ -23,6 +23,17 @@ pub enum Net {
     Quorum(Box<Quorum>),
 }
 
+/// The same for all of them.
+macro_rules! each {
+    ($of:ident, $net:ident => $does:expr) => {
+        match $of {
+            Net::One($net) => $does,
+            Net::Cluster($net) => $does,
+            Net::Quorum($net) => $does,
+        }
+    };
+}
+
 impl Net {
     pub fn new(now: Moment, place: &Place, manner: &Rc<Manner>) -> Self {
         let server = Server::of(place, manner);
@@ -61,19 +72,11 @@ impl Net {
     }
 
     pub fn send(&mut self, now: Moment, sending: OutgoingCall, io: &mut dyn Io, news: &mut News) {
-        match self {
-            Net::One(one) => one.send(now, sending, io, news),
-            Net::Cluster(cluster) => cluster.send(now, sending, io, news),
-            Net::Quorum(quorum) => quorum.send(now, sending, io, news),
-        }
+        each!(self, net => net.send(now, sending, io, news))
     }
 
     pub fn subscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
-        match self {
-            Net::One(one) => one.subscribe(now, name, topic, io),
-            Net::Cluster(cluster) => cluster.subscribe(now, name, topic, io),
-            Net::Quorum(quorum) => quorum.subscribe(now, name, topic, io),
-        }
+        each!(self, net => net.subscribe(now, name, topic, io))
     }
 
     pub fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic, io: &mut dyn Io) {
@@ -86,11 +89,7 @@ impl Net {
 
     /// Does what follows from the events of the connections.
     pub fn settle(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
-        match self {
-            Net::One(one) => one.settle(now, io, news),
-            Net::Cluster(cluster) => cluster.settle(now, io, news),
-            Net::Quorum(quorum) => quorum.settle(now, io, news),
-        }
+        each!(self, net => net.settle(now, io, news))
     }
 
     /// The connection for the calls of a client that has one server, while it is up.
@@ -103,19 +102,11 @@ impl Net {
 
     /// Whether everything is connected and nothing is in flight.
     pub fn is_idle(&self) -> bool {
-        match self {
-            Net::One(one) => one.is_idle(),
-            Net::Cluster(cluster) => cluster.is_idle(),
-            Net::Quorum(quorum) => quorum.is_idle(),
-        }
+        each!(self, net => net.is_idle())
     }
 
     pub fn has(&self, conn: ConnId) -> bool {
-        match self {
-            Net::One(one) => one.has(conn),
-            Net::Cluster(cluster) => cluster.has(conn),
-            Net::Quorum(quorum) => quorum.has(conn),
-        }
+        each!(self, net => net.has(conn))
     }
 
     /// Takes in an event of a connection.
@@ -127,35 +118,19 @@ impl Net {
         io: &mut dyn Io,
         news: &mut News,
     ) {
-        match self {
-            Net::One(one) => one.arrived(now, conn, arrival, io, news),
-            Net::Cluster(cluster) => cluster.arrived(now, conn, arrival, io, news),
-            Net::Quorum(quorum) => quorum.arrived(now, conn, arrival, io, news),
-        }
+        each!(self, net => net.arrived(now, conn, arrival, io, news))
     }
 
     pub fn next_wake(&self) -> Option<Moment> {
-        match self {
-            Net::One(one) => one.next_wake(),
-            Net::Cluster(cluster) => cluster.next_wake(),
-            Net::Quorum(quorum) => quorum.next_wake(),
-        }
+        each!(self, net => net.next_wake())
     }
 
     pub fn wake(&mut self, now: Moment, io: &mut dyn Io, news: &mut News) {
-        match self {
-            Net::One(one) => one.wake(now, io, news),
-            Net::Cluster(cluster) => cluster.wake(now, io, news),
-            Net::Quorum(quorum) => quorum.wake(now, io, news),
-        }
+        each!(self, net => net.wake(now, io, news))
     }
 
     pub(crate) fn each_link(&mut self, act: &mut dyn FnMut(&mut Link)) {
-        match self {
-            Net::One(one) => one.each_link(act),
-            Net::Cluster(cluster) => cluster.each_link(act),
-            Net::Quorum(quorum) => quorum.each_link(act),
-        }
+        each!(self, net => net.each_link(act))
     }
 
     /// Writes all that is to be written, at the end of a turn.
