@@ -35,9 +35,9 @@ use crate::sys::StopFlag;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Canceller(Arc<State>);
+pub struct Canceller(Arc<CancelState>);
 
-struct State {
+struct CancelState {
     cancelled: StopFlag,
     /// A child shares the flag's descriptor with its parent, but not the rest of it.
     pid: u32,
@@ -64,7 +64,7 @@ impl Canceller {
                 &error,
             )
         })?;
-        Ok(Canceller(Arc::new(State {
+        Ok(Canceller(Arc::new(CancelState {
             cancelled,
             pid: process::id(),
         })))

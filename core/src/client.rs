@@ -13,7 +13,7 @@ use redlatch_proto::quorum::{self, Members};
 use crate::completion_queue::Outcome;
 use crate::credentials::{Credentials, Provider};
 use crate::driver::{DriverConfig, Handle, InlineCall, Manner, Registry, Shared, Sink, Way};
-use crate::engine::{Config, Done, Input, Lease, Request, RequestId, Terms};
+use crate::engine::{AcquireAll, Config, Done, Input, Lease, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
 use crate::guard::{Guard, PlainPermit, unexpected, unit};
@@ -985,7 +985,7 @@ impl Running {
 
     fn prepare(self: &Arc<Self>, request: &mut Request) -> RequestId {
         if let Request::Acquire { key, terms, .. }
-        | Request::AcquireAll { key, terms, .. }
+        | Request::AcquireAll(AcquireAll { key, terms, .. })
         | Request::Adopt { key, terms, .. } = request
             && let OwnerKey::Thread(_) | OwnerKey::Flow { .. } = key
             && !owner::note_thread(*key, self)
@@ -994,7 +994,7 @@ impl Running {
             // Without a guard or a thread, a hold that nobody releases would be renewed for ever.
             let fixed = |terms: &mut Terms| terms.lease = Lease::Fixed(terms.lease.duration());
             fixed(terms);
-            if let Request::AcquireAll { parts, .. } = request {
+            if let Request::AcquireAll(AcquireAll { parts, .. }) = request {
                 let mut all = parts.to_vec();
                 all.iter_mut().for_each(|part| fixed(&mut part.terms));
                 *parts = all.into();

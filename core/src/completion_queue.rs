@@ -71,7 +71,7 @@ pub struct Completion<T = u64> {
 /// When the queue is closed or dropped, the locks that were granted by entries still in it are
 /// released. A queue serves the process that made it; in a forked child it is always empty.
 pub struct CompletionQueue<T = u64> {
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     signal: Signal,
     /// The budget of answers that do not go through the queue.
     series: YieldBudget,
@@ -82,7 +82,7 @@ pub struct CompletionQueue<T = u64> {
     pid: u32,
 }
 
-struct State<T> {
+struct QueueState<T> {
     /// The operations without an answer, by their tickets.
     asked: Map<u64, (T, Pending)>,
     entries: VecDeque<Entry<T>>,
@@ -91,7 +91,7 @@ struct State<T> {
     closed: bool,
 }
 
-impl<T> State<T> {
+impl<T> QueueState<T> {
     /// All tags.
     fn tags(&self) -> impl Iterator<Item = &T> {
         let asked = self.asked.values().map(|(tag, _)| tag);
@@ -156,7 +156,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
     }
 
     fn new(signal: Signal) -> Arc<Self> {
-        let state = State {
+        let state = QueueState {
             asked: Map::default(),
             entries: VecDeque::new(),
             told: false,
@@ -335,7 +335,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
     /// first takes the processor from it.
     fn enter(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State<T>>,
+        mut state: MutexGuard<'_, QueueState<T>>,
         ticket: u64,
         entry: Completion<T>,
     ) -> Entered {
@@ -377,7 +377,7 @@ impl<T> CompletionQueue<T> {
 
     /// Makes the descriptor unreadable. The lock is held, so that the descriptor always matches the
     /// queue.
-    fn clear(&self, state: &mut State<T>) {
+    fn clear(&self, state: &mut QueueState<T>) {
         state.told = false;
         if let Signal::Fd(fd) = &self.signal {
             fd.clear();
@@ -385,7 +385,7 @@ impl<T> CompletionQueue<T> {
     }
 
     /// The entries; `None` in a forked child.
-    fn state(&self) -> Option<MutexGuard<'_, State<T>>> {
+    fn state(&self) -> Option<MutexGuard<'_, QueueState<T>>> {
         self.is_ours()
             .then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }

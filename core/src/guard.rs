@@ -40,12 +40,12 @@ struct Armed {
     cell: Arc<HoldCell>,
     level: LevelId,
     /// How the level is held, so that re-entering uses the same terms.
-    manner: Manner,
+    repeated: Repeated,
 }
 
 /// The part of the terms that a re-entry on the same terms repeats.
 #[derive(Clone, Copy)]
-struct Manner {
+struct Repeated {
     lease: Span,
     mode: Mode,
     tied: bool,
@@ -59,14 +59,14 @@ enum Mode {
     Adaptive,
 }
 
-impl Manner {
-    fn of(terms: &Terms) -> Manner {
+impl Repeated {
+    fn of(terms: &Terms) -> Repeated {
         let (mode, lease) = match terms.lease {
             Lease::Watchdog(lease) => (Mode::Watchdog, lease),
             Lease::Fixed(lease) => (Mode::Fixed, lease),
             Lease::Adaptive(lease) => (Mode::Adaptive, lease),
         };
-        Manner {
+        Repeated {
             lease: lease.into(),
             mode,
             tied: terms.tied,
@@ -100,7 +100,7 @@ impl Manner {
 impl Armed {
     /// Ties the level to its key, unless it was acquired that way.
     pub(crate) fn tie(&self) {
-        if !self.manner.tied {
+        if !self.repeated.tied {
             self.running.tell(Input::Detached {
                 owner: self.cell.owner,
                 level: self.level,
@@ -120,7 +120,7 @@ impl Guard {
             running,
             cell,
             level,
-            manner: Manner::of(terms),
+            repeated: Repeated::of(terms),
         }))
     }
 
@@ -362,7 +362,7 @@ impl Guard {
     /// ```
     pub fn reenter(&self) -> Operation<Guard> {
         match &self.0 {
-            Some(armed) => self.reenter_on(armed.manner.terms(armed.cell.kind), None),
+            Some(armed) => self.reenter_on(armed.repeated.terms(armed.cell.kind), None),
             None => Operation::failed(spent()),
         }
     }

@@ -14,7 +14,7 @@ use crate::canceller::Canceller;
 use crate::client::{ClientInner, Running};
 use crate::completion_queue::{Answers, CompletionQueue, Outcome};
 use crate::driver::{InlineCall, Sink, Way};
-use crate::engine::{Done, Input, Request, RequestId, Terms};
+use crate::engine::{AcquireAll, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result, Thing};
 use crate::guard::{Guard, PlainPermit, spent};
 use crate::hold::HoldCell;
@@ -64,7 +64,7 @@ thread_local! {
 /// ```
 #[must_use = "nothing is sent before an operation is awaited or waited for"]
 pub struct Operation<T> {
-    state: State,
+    stage: Stage,
     /// Turns the outcome into the result. Most are plain functions, for which the box allocates
     /// nothing.
     finish: Option<Finish<T>>,
@@ -78,7 +78,7 @@ impl<T> RefUnwindSafe for Operation<T> {}
 
 type Finish<T> = Box<dyn FnOnce(Outcome) -> Result<T> + Send + Sync>;
 
-enum State {
+enum Stage {
     /// The outcome is known.
     Known(Outcome),
     Unsent(Unsent),
@@ -158,10 +158,10 @@ struct Promise {
 
 /// Where the answer lies until it is taken.
 #[derive(Default)]
-struct Slot(Mutex<Place>);
+struct Slot(Mutex<SlotState>);
 
 #[derive(Default)]
-enum Place {
+enum SlotState {
     #[default]
     Waiting,
     /// The answer wakes this waker.
@@ -176,7 +176,7 @@ enum Place {
 }
 
 impl Slot {
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, SlotState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,21 +184,21 @@ impl Slot {
     /// outside the lock, because dropping a guard releases its level.
     fn answer(&self, outcome: Outcome, tasks: &DeferredWakers) {
         let mut place = self.place();
-        match mem::replace(&mut *place, Place::Over) {
-            Place::Waiting | Place::Answered(_) => *place = Place::Answered(outcome),
-            Place::Polled(waker) => {
-                *place = Place::Answered(outcome);
+        match mem::replace(&mut *place, SlotState::Over) {
+            SlotState::Waiting | SlotState::Answered(_) => *place = SlotState::Answered(outcome),
+            SlotState::Polled(waker) => {
+                *place = SlotState::Answered(outcome);
                 drop(place);
                 tasks.wake(waker);
             }
             // Entered under the lock, so that a caller that gets `Cancelled::No` finds the entry in
             // the queue.
-            Place::Forward(queue, ticket) => {
+            SlotState::Forward(queue, ticket) => {
                 let entered = queue.answered(ticket, outcome);
                 drop(place);
                 entered.finish();
             }
-            before @ (Place::Over | Place::Cancelled) => {
+            before @ (SlotState::Over | SlotState::Cancelled) => {
                 *place = before;
                 drop(place);
                 drop(outcome);
@@ -208,19 +208,19 @@ impl Slot {
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Outcome> {
         let mut place = self.place();
-        if let Place::Polled(waker) = &*place
+        if let SlotState::Polled(waker) = &*place
             && waker.will_wake(cx.waker())
         {
             return Poll::Pending;
         }
-        let before = mem::replace(&mut *place, Place::Over);
+        let before = mem::replace(&mut *place, SlotState::Over);
         match before {
-            Place::Answered(outcome) => Poll::Ready(outcome),
-            Place::Over | Place::Forward(..) | Place::Cancelled => {
+            SlotState::Answered(outcome) => Poll::Ready(outcome),
+            SlotState::Over | SlotState::Forward(..) | SlotState::Cancelled => {
                 Poll::Ready(Outcome::Failed(gone()))
             }
-            Place::Waiting | Place::Polled(_) => {
-                *place = Place::Polled(cx.waker().clone());
+            SlotState::Waiting | SlotState::Polled(_) => {
+                *place = SlotState::Polled(cx.waker().clone());
                 // The last waker of a task may drop the task. That must not happen under the lock.
                 drop(place);
                 Poll::Pending
@@ -231,13 +231,13 @@ impl Slot {
     /// Puts the answer into `queue`, at once if it is there.
     fn forward(&self, queue: Arc<dyn Answers>, ticket: u64) {
         let mut place = self.place();
-        match mem::replace(&mut *place, Place::Over) {
-            Place::Answered(outcome) => {
+        match mem::replace(&mut *place, SlotState::Over) {
+            SlotState::Answered(outcome) => {
                 let entered = queue.answered(ticket, outcome);
                 drop(place);
                 entered.finish();
             }
-            _ => *place = Place::Forward(queue, ticket),
+            _ => *place = SlotState::Forward(queue, ticket),
         }
     }
 
@@ -245,15 +245,15 @@ impl Slot {
     fn is_open(&self) -> bool {
         matches!(
             *self.place(),
-            Place::Waiting | Place::Polled(_) | Place::Forward(..)
+            SlotState::Waiting | SlotState::Polled(_) | SlotState::Forward(..)
         )
     }
 
     /// Takes the answer if it is there.
     fn take(&self) -> Option<Outcome> {
         let mut place = self.place();
-        match mem::replace(&mut *place, Place::Over) {
-            Place::Answered(outcome) => Some(outcome),
+        match mem::replace(&mut *place, SlotState::Over) {
+            SlotState::Answered(outcome) => Some(outcome),
             before => {
                 *place = before;
                 None
@@ -264,10 +264,10 @@ impl Slot {
     /// Stops waiting. Returns true if there was no answer yet. An answer that was there is dropped.
     fn give_up(&self) -> bool {
         let mut place = self.place();
-        let before = mem::replace(&mut *place, Place::Cancelled);
-        let answered = matches!(before, Place::Answered(_) | Place::Over);
+        let before = mem::replace(&mut *place, SlotState::Cancelled);
+        let answered = matches!(before, SlotState::Answered(_) | SlotState::Over);
         if answered {
-            *place = Place::Over;
+            *place = SlotState::Over;
         }
         drop(place);
         !answered
@@ -284,7 +284,7 @@ impl Unsent {
         let (running, of) = self.from.take()?;
         let terms = match &self.request {
             Request::Acquire { terms, .. }
-            | Request::AcquireAll { terms, .. }
+            | Request::AcquireAll(AcquireAll { terms, .. })
             | Request::Adopt { terms, .. } => Some(*terms),
             _ => None,
         };
@@ -346,11 +346,11 @@ impl Promise {
 
 impl<T> Operation<T> {
     fn with(
-        state: State,
+        stage: Stage,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
         Operation {
-            state,
+            stage,
             finish: Some(Box::new(finish)),
             span: Span::none(),
         }
@@ -362,7 +362,7 @@ impl<T> Operation<T> {
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
         Self::with(
-            State::Unsent(Unsent {
+            Stage::Unsent(Unsent {
                 request,
                 from: Origin::Client(client.clone()),
             }),
@@ -378,7 +378,7 @@ impl<T> Operation<T> {
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
         let from = Origin::Hold(running.clone(), hold.clone());
-        Self::with(State::Unsent(Unsent { request, from }), finish)
+        Self::with(Stage::Unsent(Unsent { request, from }), finish)
     }
 
     /// An operation that releases the level of `guard`.
@@ -388,7 +388,7 @@ impl<T> Operation<T> {
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
         Self::with(
-            State::Unsent(Unsent {
+            Stage::Unsent(Unsent {
                 request,
                 from: Origin::Released(guard),
             }),
@@ -403,7 +403,7 @@ impl<T> Operation<T> {
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
         let from = Origin::GivenBack(permit);
-        Self::with(State::Unsent(Unsent { request, from }), finish)
+        Self::with(Stage::Unsent(Unsent { request, from }), finish)
     }
 
     /// An operation whose outcome is known without a request.
@@ -411,7 +411,7 @@ impl<T> Operation<T> {
         outcome: Outcome,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Known(outcome), finish)
+        Self::with(Stage::Known(outcome), finish)
     }
 
     /// The same operation with another result.
@@ -419,8 +419,8 @@ impl<T> Operation<T> {
         mut self,
         finish: impl FnOnce(Outcome) -> Result<U> + Send + Sync + 'static,
     ) -> Operation<U> {
-        let state = mem::replace(&mut self.state, State::Done);
-        let mut other = Operation::with(state, finish);
+        let stage = mem::replace(&mut self.stage, Stage::Done);
+        let mut other = Operation::with(stage, finish);
         other.span = self.span.clone();
         other
     }
@@ -456,26 +456,26 @@ impl<T> Operation<T> {
 
     /// Sends the request if that has not happened yet.
     fn start(&mut self, way: Way) {
-        let State::Unsent(unsent) = &mut self.state else {
+        let Stage::Unsent(unsent) = &mut self.stage else {
             return;
         };
         let closing = matches!(unsent.request, Request::Close { .. });
         let releasing = matches!(unsent.request, Request::Release(_))
             || matches!(unsent.from, Origin::GivenBack(_));
         let name = unsent.request.name();
-        self.state = match unsent.send(way) {
+        self.stage = match unsent.send(way) {
             // A guard that a forked child has inherited belongs to the parent: there is nothing to
             // do or to report.
             Err(error) if releasing && error.kind() == ErrorKind::Forked => {
-                State::Known(Outcome::Released)
+                Stage::Known(Outcome::Released)
             }
-            Ok(sent) => State::Sent(sent),
+            Ok(sent) => Stage::Sent(sent),
             // Closing twice is no error, also when the outcome goes to a queue.
             Err(error) if closing && error.kind() == ErrorKind::Closed => {
-                State::Known(Outcome::Closed(Vec::new()))
+                Stage::Known(Outcome::Closed(Vec::new()))
             }
             // A request that could not be sent is still there.
-            Err(error) => State::Known(Outcome::Failed(unsent.request.named(error).during(name))),
+            Err(error) => Stage::Known(Outcome::Failed(unsent.request.named(error).during(name))),
         };
     }
 
@@ -485,9 +485,9 @@ impl<T> Operation<T> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if let State::Sent(sent) = &self.state {
+        if let Stage::Sent(sent) = &self.stage {
             match sent.promise.slot.poll(cx) {
-                Poll::Ready(outcome) => self.state = State::Known(outcome),
+                Poll::Ready(outcome) => self.stage = Stage::Known(outcome),
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -496,10 +496,10 @@ impl<T> Operation<T> {
 
     /// The result, if the answer is there.
     pub(crate) fn result(&mut self) -> Option<Result<T>> {
-        match &self.state {
-            State::Sent(sent) => self.state = State::Known(sent.promise.slot.take()?),
-            State::Known(_) => {}
-            State::Unsent(_) | State::Done => return None,
+        match &self.stage {
+            Stage::Sent(sent) => self.stage = Stage::Known(sent.promise.slot.take()?),
+            Stage::Known(_) => {}
+            Stage::Unsent(_) | Stage::Done => return None,
         }
         let _entered = self.span.clone().entered();
         Some(self.end())
@@ -508,10 +508,10 @@ impl<T> Operation<T> {
     /// Turns the known outcome into the result.
     fn end(&mut self) -> Result<T> {
         match (
-            mem::replace(&mut self.state, State::Done),
+            mem::replace(&mut self.stage, Stage::Done),
             self.finish.take(),
         ) {
-            (State::Known(outcome), Some(finish)) => finish(outcome),
+            (Stage::Known(outcome), Some(finish)) => finish(outcome),
             _ => Err(gone()),
         }
     }
@@ -546,15 +546,15 @@ impl<T> Operation<T> {
         tag: impl FnOnce(u64) -> W,
     ) -> u64 {
         let ticket = queue.next_ticket();
-        match mem::replace(&mut self.state, State::Done) {
-            State::Sent(sent) => {
+        match mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Sent(sent) => {
                 let pending = Pending(sent.promise.clone(), sent.id);
                 // Noted first: the answer may be there.
                 queue.expect(ticket, tag(ticket), pending);
                 sent.promise.slot.forward(queue.clone(), ticket);
             }
-            State::Known(outcome) => queue.push(ticket, tag(ticket), outcome),
-            State::Unsent(_) | State::Done => {}
+            Stage::Known(outcome) => queue.push(ticket, tag(ticket), outcome),
+            Stage::Unsent(_) | Stage::Done => {}
         }
         ticket
     }
@@ -563,16 +563,16 @@ impl<T> Operation<T> {
     /// may be made inline. Returns true if the answer is there but other tasks have to get their
     /// turn first.
     fn start_polled(&mut self) -> bool {
-        if !matches!(self.state, State::Unsent(_)) {
+        if !matches!(self.stage, Stage::Unsent(_)) {
             return false;
         }
         match SERIES.try_with(|series| self.start_soon(series, Caller::EVENT_LOOP.patience)) {
-            Ok(Some(outcome)) => self.state = State::Known(outcome),
+            Ok(Some(outcome)) => self.stage = Stage::Known(outcome),
             Ok(None) => {}
             // The thread is ending and has no budget any more.
             Err(_) => self.start(Way::IoThread),
         }
-        matches!(&self.state, State::Sent(sent) if !sent.promise.slot.is_open())
+        matches!(&self.stage, Stage::Sent(sent) if !sent.promise.slot.is_open())
     }
 
     /// Sends the request. While nobody else uses the client and the server has lately answered
@@ -581,7 +581,7 @@ impl<T> Operation<T> {
     fn start_soon(&mut self, series: &YieldBudget, patience: Duration) -> Option<Outcome> {
         let at_once = series.has_remaining();
         self.start(Way::Alone);
-        let State::Sent(sent) = &mut self.state else {
+        let Stage::Sent(sent) = &mut self.stage else {
             return None;
         };
         if let Some(mut call) = sent.own.take() {
@@ -599,11 +599,11 @@ impl<T> Operation<T> {
     /// caller. Signals do not interrupt it.
     pub(crate) fn do_own_deaf(&mut self) {
         self.start_blocking();
-        let State::Sent(Sent {
+        let Stage::Sent(Sent {
             own: Some(call),
             promise,
             ..
-        }) = &mut self.state
+        }) = &mut self.stage
         else {
             return;
         };
@@ -619,11 +619,11 @@ impl<T> Operation<T> {
         mut check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         self.start_blocking();
-        let State::Sent(Sent {
+        let Stage::Sent(Sent {
             own: Some(call),
             promise,
             ..
-        }) = &mut self.state
+        }) = &mut self.stage
         else {
             return Ok(());
         };
@@ -635,21 +635,21 @@ impl<T> Operation<T> {
 
     /// Asks the engine to answer at once: with `cancelled`, unless it has answered before.
     pub(crate) fn ask_to_cancel(&self) {
-        if let State::Sent(sent) = &self.state {
+        if let Stage::Sent(sent) = &self.stage {
             sent.promise.running.tell(Input::Cancel { id: sent.id });
         }
     }
 
     /// Whether nothing was sent.
     pub(crate) fn is_unsent(&self) -> bool {
-        matches!(self.state, State::Unsent(_))
+        matches!(self.stage, Stage::Unsent(_))
     }
 
     /// Like [`do_own_deaf`](Operation::do_own_deaf), but only while each answer can be expected
     /// within `patience`. Returns true if the answer is there.
     pub(crate) fn do_own_briefly(&mut self, patience: Duration) -> bool {
         self.start_blocking();
-        let State::Sent(Sent { own, promise, .. }) = &mut self.state else {
+        let Stage::Sent(Sent { own, promise, .. }) = &mut self.stage else {
             return true;
         };
         if own
@@ -661,18 +661,18 @@ impl<T> Operation<T> {
         let Some(outcome) = promise.slot.take() else {
             return false;
         };
-        self.state = State::Known(outcome);
+        self.stage = Stage::Known(outcome);
         true
     }
 
     fn start_blocking(&mut self) {
         let _entered = self.span.clone().entered();
         self.refuse_fork();
-        if !matches!(self.state, State::Unsent(_)) {
+        if !matches!(self.stage, Stage::Unsent(_)) {
             return;
         }
         let ((), later) = WakeList::of(|| self.start(Way::Blocking));
-        if let State::Sent(sent) = &mut self.state
+        if let Stage::Sent(sent) = &mut self.stage
             && sent.own.is_none()
         {
             sent.later = later;
@@ -681,25 +681,25 @@ impl<T> Operation<T> {
 
     /// Makes the deferred wake-ups. To be called before the thread goes to sleep.
     pub(crate) fn wake_others(&mut self) {
-        if let State::Sent(sent) = &mut self.state {
+        if let Stage::Sent(sent) = &mut self.stage {
             sent.later.wake();
         }
     }
 
     /// Fails a request that was sent before a fork: in the child it never gets an answer.
     pub(crate) fn refuse_fork(&mut self) {
-        if let State::Sent(sent) = &self.state
+        if let Stage::Sent(sent) = &self.stage
             && let Err(error) = sent.promise.running.refuse_fork()
         {
-            self.state = State::Known(Outcome::Failed(error));
+            self.stage = Stage::Known(Outcome::Failed(error));
         }
     }
 
     /// The parking group in which to sleep for an answer that is not there yet. Its members are
     /// likely to be answered at the same time.
     pub(crate) fn gate(&self) -> Option<Arc<ParkingGroup>> {
-        match &self.state {
-            State::Sent(sent) if sent.promise.slot.is_open() => Some(sent.promise.running.gate()),
+        match &self.stage {
+            Stage::Sent(sent) if sent.promise.slot.is_open() => Some(sent.promise.running.gate()),
             _ => None,
         }
     }
@@ -717,7 +717,7 @@ impl<T> Future for Operation<T> {
         let this = self.get_mut();
         // A fork may have copied the task into a child.
         this.refuse_fork();
-        if let State::Sent(sent) = &this.state {
+        if let Stage::Sent(sent) = &this.stage {
             sent.promise.running.tasks().wake_others();
         }
         this.poll_result(cx)
@@ -726,7 +726,7 @@ impl<T> Future for Operation<T> {
 
 impl<T> Drop for Operation<T> {
     fn drop(&mut self) {
-        if let State::Sent(sent) = &self.state {
+        if let Stage::Sent(sent) = &self.stage {
             sent.promise.cancel(sent.id);
         }
     }
@@ -734,11 +734,11 @@ impl<T> Drop for Operation<T> {
 
 impl<T> fmt::Debug for Operation<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Known(_) => "known",
-            State::Unsent(_) => "not sent",
-            State::Sent(_) => "sent",
-            State::Done => "done",
+        let state = match &self.stage {
+            Stage::Known(_) => "known",
+            Stage::Unsent(_) => "not sent",
+            Stage::Sent(_) => "sent",
+            Stage::Done => "done",
         };
         write!(f, "Operation({state})")
     }

@@ -22,7 +22,7 @@ use super::shared_engine::Effect;
 use super::tcp::HOSTS;
 use super::*;
 use crate::clock;
-use crate::engine::{CallOutcome, Config, Lease, Part, Target, Terms};
+use crate::engine::{AcquireAll, CallOutcome, Config, Lease, Part, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
 use crate::loss::{Watcher, watch};
@@ -1862,14 +1862,14 @@ fn request_all(names: &[&str]) -> Request {
         name: name(text),
         terms: terms(Kind::Reentrant),
     };
-    Request::AcquireAll {
+    Request::AcquireAll(AcquireAll {
         name: name(&names.join(", ")),
         parts: names.iter().map(part).collect(),
         needed: names.len(),
         key: OwnerKey::Once,
         wait: None,
         terms: terms(Kind::Multi),
-    }
+    })
 }
 
 #[test]
@@ -2285,7 +2285,7 @@ fn messages_during_the_turn_of_others_count_afterwards() {
         let granted_soon = whole.send(id + 3, request("n"));
         // The thread decides when it has this.
         let state = whole.handle.session.machine.wreck();
-        let waits = |state: &shared_engine::State| {
+        let waits = |state: &shared_engine::EngineState| {
             let until = state.engine.next_wake().filter(|end| *end > clock::now());
             until.filter(|_| {
                 state
@@ -2568,9 +2568,9 @@ fn a_try_of_a_multi_lock_after_a_long_silence_is_no_error() {
     let whole = with_inline(&server.url());
     let tries = || {
         let mut asked = request_all(&["a", "b", "c"]);
-        if let Request::AcquireAll {
+        if let Request::AcquireAll(AcquireAll {
             parts, wait, terms, ..
-        } = &mut asked
+        }) = &mut asked
         {
             *wait = Some(Duration::ZERO);
             let all = Arc::get_mut(parts)

@@ -16,7 +16,7 @@ use tokio::task::coop::consume_budget;
 
 use super::io::Net;
 use super::session::{InlineCall, Session};
-use super::shared_engine::{Effect, State};
+use super::shared_engine::{Effect, EngineState};
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
 use crate::engine::{Done, Output, Request};
@@ -206,7 +206,7 @@ impl Driver {
         let Some(threshold) = skipping else {
             return false;
         };
-        let due = |state: &MutexGuard<'_, State>| {
+        let due = |state: &MutexGuard<'_, EngineState>| {
             overdue || state.engine.next_wake().is_some_and(|due| due <= now)
         };
         let state = self.session.machine.state().filter(due);
@@ -218,7 +218,7 @@ impl Driver {
 
     /// Sets the receive threshold so that the thread wakes for everything that the engine has to
     /// know.
-    fn listen(&self, now: Moment, state: &mut State) {
+    fn listen(&self, now: Moment, state: &mut EngineState) {
         let threshold = self.net.threshold();
         let may_skip = self.net.may_skip();
         if let Some(threshold) = threshold {
@@ -286,7 +286,7 @@ impl Driver {
 
     /// Takes over the effects that callers have deferred, and tells the engine what the connections
     /// have learnt.
-    fn inform(&mut self, now: Moment, state: &mut State) {
+    fn inform(&mut self, now: Moment, state: &mut EngineState) {
         self.effects.append(&mut state.left);
         let machine = &self.session.machine;
         let mut news = std::mem::take(&mut self.news);
@@ -310,7 +310,7 @@ impl Driver {
     }
 
     /// Gives the engine what has happened: first on the connections, then in the inbox.
-    fn read(&mut self, now: Moment, state: &mut State) {
+    fn read(&mut self, now: Moment, state: &mut EngineState) {
         let session = self.session.clone();
         let machine = &session.machine;
         let most = if self.net.is_idle() {
@@ -362,7 +362,7 @@ impl Driver {
     /// Without a handle nobody can ask or be told anything: ends the thread when nothing is left in
     /// flight, or when its time is over. Permits without leases are given back even then, if the
     /// server can be reached again soon: nothing else gives them back.
-    fn end_if_orphaned(&mut self, now: Moment, state: &State) {
+    fn end_if_orphaned(&mut self, now: Moment, state: &EngineState) {
         let Some(latest) = self.orphaned else { return };
         let owes = state.engine.owes_counts();
         let latest = latest.after(if owes {

@@ -10,10 +10,10 @@ use redlatch_proto::value::Value;
 use super::calls::{OutgoingCall, Payload, is_demoted, millis};
 use super::inbox::Closed;
 use super::inline::{InlineConnection, InlineSlot};
-use super::shared_engine::{Effect, Own, SharedEngine, State};
+use super::shared_engine::{Effect, EngineState, Own, SharedEngine};
 use super::{Message, PendingRequest, Way};
 use crate::clock;
-use crate::engine::{CallId, CallOutcome, Inline, Input, Output, Request, RequestId};
+use crate::engine::{AcquireAll, CallId, CallOutcome, Inline, Input, Output, Request, RequestId};
 use crate::error::Error;
 use crate::moment::Moment;
 use crate::process;
@@ -140,7 +140,7 @@ impl Session {
     fn go_on(
         &self,
         caller: Caller,
-        state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, EngineState>,
         now: Moment,
         message: Message,
     ) -> Option<InFlight> {
@@ -172,7 +172,7 @@ impl Session {
     fn decide(
         &self,
         mut caller: Caller,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, EngineState>,
         now: Moment,
         message: Message,
     ) -> Option<InFlight> {
@@ -270,9 +270,9 @@ impl PendingRequest {
             Request::Acquire {
                 wait: Some(wait), ..
             }
-            | Request::AcquireAll {
+            | Request::AcquireAll(AcquireAll {
                 wait: Some(wait), ..
-            } if !wait.is_zero() => tuning::INLINE_TICK.min(*wait),
+            }) if !wait.is_zero() => tuning::INLINE_TICK.min(*wait),
             _ => tuning::INLINE_TICK,
         }
     }
@@ -539,7 +539,7 @@ impl InFlight {
     }
 
     /// Leaves all calls to the I/O thread: the server has not executed them.
-    fn leave_to(&self, state: &mut State) {
+    fn leave_to(&self, state: &mut EngineState) {
         let calls = self.calls().iter();
         state.left.extend(calls.map(|of| self.again(of)));
     }

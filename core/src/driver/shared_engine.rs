@@ -25,11 +25,11 @@ pub(super) struct SharedEngine {
     pub(super) direct: Arc<InlineSlot>,
     /// Messages that came while somebody else had the lock.
     pub(super) inbox: Inbox,
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
 }
 
 /// The state that the mutex protects.
-pub(super) struct State {
+pub(super) struct EngineState {
     pub(super) engine: Engine,
     /// The sinks of the requests that have no answer yet.
     pub(super) completions: SmallMap<RequestId, Completer>,
@@ -72,7 +72,7 @@ pub(super) enum Effect {
     Do(Output),
 }
 
-impl State {
+impl EngineState {
     /// When the I/O thread has to wake if nothing else happens.
     pub(super) fn next_wake(&self) -> Option<Moment> {
         let (due, late) = (
@@ -118,7 +118,7 @@ impl SharedEngine {
         shared: Arc<Shared>,
         direct: Arc<InlineSlot>,
     ) -> SharedEngine {
-        let state = State {
+        let state = EngineState {
             engine: Engine::new(config, shared.counters.clone()),
             completions: SmallMap::default(),
             own: None,
@@ -140,7 +140,7 @@ impl SharedEngine {
 
     /// Takes the lock. The wait is short, because nobody does I/O under it. `None` after a panic of
     /// the engine, whose state cannot be trusted.
-    pub(super) fn state(&self) -> Option<MutexGuard<'_, State>> {
+    pub(super) fn state(&self) -> Option<MutexGuard<'_, EngineState>> {
         self.state.lock().ok().filter(|state| !state.broken)
     }
 
@@ -150,7 +150,7 @@ impl SharedEngine {
     /// it, guards included. If the I/O thread was called, it decides about all that comes until it
     /// looks: their calls share commands, and the engine's data stay in one processor's cache. If
     /// something is due, the I/O thread has to read the sockets first.
-    pub(super) fn state_for_caller(&self, now: Moment) -> Option<MutexGuard<'_, State>> {
+    pub(super) fn state_for_caller(&self, now: Moment) -> Option<MutexGuard<'_, EngineState>> {
         if self.inbox.is_called() || is_engine_thread() {
             return None;
         }
@@ -160,7 +160,7 @@ impl SharedEngine {
     }
 
     /// The state even after a panic, to tell everybody that it is over.
-    pub(super) fn wreck(&self) -> MutexGuard<'_, State> {
+    pub(super) fn wreck(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -169,7 +169,7 @@ impl SharedEngine {
     pub(super) fn drain(
         &self,
         most: usize,
-        state: &mut State,
+        state: &mut EngineState,
         now: Moment,
         mut take: impl FnMut(Effect, &mut Vec<Effect>),
     ) -> bool {
@@ -186,7 +186,7 @@ impl SharedEngine {
     ///
     /// The inbox is closed under the lock, because a caller that still finishes an inline call
     /// drains it.
-    pub(super) fn end(&self, state: &mut State) -> (VecDeque<Message>, Vec<Effect>) {
+    pub(super) fn end(&self, state: &mut EngineState) -> (VecDeque<Message>, Vec<Effect>) {
         state.ended = true;
         let mut messages = std::mem::take(&mut state.messages);
         messages.append(&mut self.inbox.close());
@@ -199,7 +199,7 @@ impl SharedEngine {
     /// Gives the engine one message.
     pub(super) fn bring(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         now: Moment,
         message: Message,
         mut take: impl FnMut(Effect, &mut Vec<Effect>),
@@ -226,7 +226,7 @@ impl SharedEngine {
     /// Gives the engine one input.
     pub(super) fn handle(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         now: Moment,
         input: Input,
         take: impl FnMut(Effect, &mut Vec<Effect>),
@@ -238,21 +238,21 @@ impl SharedEngine {
 
     /// Aborts an inline call whose deadline has passed. Its caller then reports the outcome as
     /// unknown.
-    pub(super) fn end_late_call(&self, state: &mut State, now: Moment) {
+    pub(super) fn end_late_call(&self, state: &mut EngineState, now: Moment) {
         if state.own.take_if(|own| own.end <= now).is_some() {
             self.direct.cut_short();
         }
     }
 
     /// Lets the engine do what is due.
-    pub(super) fn wake(&self, state: &mut State, now: Moment, effects: &mut Vec<Effect>) {
+    pub(super) fn wake(&self, state: &mut EngineState, now: Moment, effects: &mut Vec<Effect>) {
         state.engine.wake(now, &mut state.out);
         self.sort(state, |effect, _| effects.push(effect));
     }
 
     /// Turns outputs into effects. The registry of holds is updated here, under the lock: two
     /// threads that carry out effects at the same time could do it in the wrong order.
-    fn sort(&self, state: &mut State, mut take: impl FnMut(Effect, &mut Vec<Effect>)) {
+    fn sort(&self, state: &mut EngineState, mut take: impl FnMut(Effect, &mut Vec<Effect>)) {
         for output in state.out.drain(..) {
             match output {
                 Output::Opened(cell) => self.shared.registry.open(cell),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlatch_proto::quorum::{self, Members};
 
 use super::{AcquireOptions, LockOptions};
-use crate::engine::{Part, Request, Terms};
+use crate::engine::{AcquireAll, Part, Request, Terms};
 use crate::error::{Error, Result};
 use crate::wire::{Form, Kind, Name};
 
@@ -77,14 +77,14 @@ impl LockRequests<'_> {
             ..terms
         };
         Ok(match (parts, acquire.token) {
-            (Some((parts, needed)), _) => Request::AcquireAll {
+            (Some((parts, needed)), _) => Request::AcquireAll(AcquireAll {
                 name,
                 parts,
                 needed,
                 key,
                 wait,
                 terms,
-            },
+            }),
             (None, Some(token)) if acquire.adopts => Request::Adopt {
                 name,
                 key,

@@ -84,6 +84,13 @@ pub(super) struct Renewing {
 }
 
 impl Renewing {
+    /// A renewal is sent. Returns whether the key was invalidated since the last one.
+    pub(super) fn begin(&mut self) -> bool {
+        self.in_flight = true;
+        (self.unseen, self.put_off, self.alone, self.again) = (false, false, false, false);
+        std::mem::take(&mut self.invalidated)
+    }
+
     /// Whether a renewal is in flight or deferred.
     pub(super) fn is_under_way(&self) -> bool {
         self.in_flight || self.put_off

@@ -91,17 +91,8 @@ pub enum Request {
         terms: Terms,
         token: Option<Arc<str>>,
     },
-    /// Acquire these locks, which are in the order in which all clients wait for them, as one: all of
-    /// them, or at least `needed`. `name` stands for all of them; the kind of `terms` is
-    /// [`Kind::Multi`] or [`Kind::Quorum`]. `wait` as in `Acquire`.
-    AcquireAll {
-        name: Name,
-        parts: Arc<[Part]>,
-        needed: usize,
-        key: OwnerKey,
-        wait: Option<Duration>,
-        terms: Terms,
-    },
+    /// Acquire several locks as one.
+    AcquireAll(AcquireAll),
     /// Give back one level.
     Release(Target),
     /// Make the lock live at least `lease` from now.
@@ -150,6 +141,22 @@ pub enum Request {
     Close { limit: Duration },
 }
 
+/// As [`Request::AcquireAll`].
+#[derive(Debug)]
+pub struct AcquireAll {
+    /// It stands for all of the locks.
+    pub name: Name,
+    /// In the order in which all clients wait for them.
+    pub parts: Arc<[Part]>,
+    /// How many of them make it held.
+    pub needed: usize,
+    pub key: OwnerKey,
+    /// As of one lock.
+    pub wait: Option<Duration>,
+    /// Of the kind [`Kind::Multi`] or [`Kind::Quorum`].
+    pub terms: Terms,
+}
+
 impl Request {
     /// The name and the reason, if what is asked for would share keys with another name.
     pub(super) fn shares_keys(&self) -> Option<(&Name, Error)> {
@@ -158,7 +165,7 @@ impl Request {
             Request::Acquire { name, terms, .. } | Request::Adopt { name, terms, .. } => {
                 of_kind(name, terms.kind)
             }
-            Request::AcquireAll { parts, .. } => {
+            Request::AcquireAll(AcquireAll { parts, .. }) => {
                 let mut parts = parts.iter();
                 return parts.find_map(|Part { name, terms }| {
                     let (name, thing) = of_kind(name, terms.kind)?;
@@ -188,7 +195,7 @@ impl Request {
     pub fn name(&self) -> &'static str {
         match self {
             Request::Connect => "connect",
-            Request::Acquire { .. } | Request::AcquireAll { .. } => "acquire",
+            Request::Acquire { .. } | Request::AcquireAll(_) => "acquire",
             Request::Release(_) => "release",
             Request::Extend { .. } => "extend",
             Request::ReleaseToken { .. } => "release_token",
@@ -225,7 +232,7 @@ impl Request {
     fn subject(&self) -> Option<(&Name, Thing)> {
         Some(match self {
             Request::Acquire { name, terms, .. }
-            | Request::AcquireAll { name, terms, .. }
+            | Request::AcquireAll(AcquireAll { name, terms, .. })
             | Request::Adopt { name, terms, .. } => (name, terms.kind.thing()),
             Request::Release(Target::Key { name, kind, .. })
             | Request::Extend {

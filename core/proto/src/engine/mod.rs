@@ -60,13 +60,13 @@ use crate::wire::{Form, Name, Op, OwnerId, Release, Reply, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Answer, Call, Context, Purpose};
-use counting::Counting;
+use counting::{Counting, Want};
 use errors::refused;
 use expired::Expired;
 use hold::Phase;
 use holds::Holds;
 use links::{Outage, Which};
-use multi::{Multi, Step, Wanted};
+use multi::{Multi, Step};
 use names::Names;
 use ops::{NOBODY, extension_of};
 use queries::{Effect, Queries};
@@ -77,8 +77,8 @@ use waiter::{Acquisition, Waiter};
 use watchdog::{Due, Renewed, Watchdog};
 
 pub use interface::{
-    CallId, CallOutcome, Config, Done, Inline, Input, Lease, LevelId, Output, Part, Request,
-    RequestId, Target, Terms,
+    AcquireAll, CallId, CallOutcome, Config, Done, Inline, Input, Lease, LevelId, Output, Part,
+    Request, RequestId, Target, Terms,
 };
 pub use links::{LinkId, Routes, STANDALONE};
 pub use multi::in_order;
@@ -308,21 +308,29 @@ impl Engine {
         self.abandon_all(keys, guarded);
     }
 
-    fn request(&mut self, id: RequestId, request: Request) {
-        let counts = |request: &Request, closing: &Closing| match request {
+    /// Why this request is not looked at.
+    fn objection(&self, request: &Request) -> Option<Error> {
+        let counts = |closing: &Closing| match request {
             Request::Close { .. } => true,
             // A change that tells what has happened counts beside a close, too.
             Request::Change { change, .. } => change.is_kept() && !closing.is_done(),
             _ => false,
         };
-        let closing = self.closing.as_ref();
-        if closing.is_some_and(|closing| !counts(&request, closing)) {
-            return self.cx.fail(id, request.named(Error::closed()));
+        if self
+            .closing
+            .as_ref()
+            .is_some_and(|closing| !counts(closing))
+        {
+            return Some(request.named(Error::closed()));
         }
-        if let Some((name, error)) = request.shares_keys() {
-            return self.cx.fail(id, request.named(error.on(name)));
+        match request.shares_keys() {
+            Some((name, error)) => Some(request.named(error.on(name))),
+            None => refused(request),
         }
-        if let Some(error) = refused(&request) {
+    }
+
+    fn request(&mut self, id: RequestId, request: Request) {
+        if let Some(error) = self.objection(&request) {
             return self.cx.fail(id, error);
         }
         match request {
@@ -344,24 +352,7 @@ impl Engine {
                     form,
                 });
             }
-            Request::AcquireAll {
-                name,
-                parts,
-                needed,
-                key,
-                wait,
-                terms,
-            } => {
-                let wanted = Wanted {
-                    name,
-                    key,
-                    wait,
-                    terms,
-                    parts,
-                    needed,
-                };
-                self.multi.acquire(&mut self.cx, id, wanted);
-            }
+            Request::AcquireAll(wanted) => self.multi.acquire(&mut self.cx, id, wanted),
             Request::Release(target) if self.multi.is_meant(&target) => {
                 self.multi.release(&mut self.cx, id, &target);
             }
@@ -374,7 +365,7 @@ impl Engine {
                 self.ask(id, Some(Op::Release(Release::of(name, NOBODY, form))))
             }
             Request::ExtendToken { name, form, lease } => {
-                self.ask(id, Some(extension_of(name, form, lease)))
+                self.ask(id, Some(extension_of(name, NOBODY, form, lease)))
             }
             Request::Adopt {
                 name,
@@ -401,9 +392,12 @@ impl Engine {
                 name,
                 permits,
                 wait,
-            } => self.counting.take(&mut self.cx, id, name, permits, wait),
+            } => {
+                let want = Want::Permits(permits, wait);
+                self.counting.wait(&mut self.cx, id, name, want);
+            }
             Request::Await { name, wait } => {
-                self.counting.await_latch(&mut self.cx, id, name, wait);
+                self.counting.wait(&mut self.cx, id, name, Want::Open(wait));
             }
             Request::Change { name, change } => {
                 self.counting.change(&mut self.cx, id, name, change)

@@ -22,7 +22,7 @@ use crate::maps::{Map, SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::primitives::facts::Side;
 use crate::tuning;
-use crate::wire::{Kind, Name, OwnerId, Topic};
+use crate::wire::{Form, Name, OwnerId, Topic};
 
 /// A name that a caller of this client holds or waits for. There may be a million names. Most are
 /// held once and have no waiters, so they store the owner only.
@@ -151,9 +151,10 @@ impl WaitQueue {
         &mut self,
         now: Moment,
         heard: u32,
-        (kind, permits): (Kind, u16),
+        released: &Form,
         handovers: Handovers,
     ) -> bool {
+        let (kind, permits) = (released.kind, released.permits);
         let own = self.channel.confirmed;
         let messages = match self.channel.topic {
             Topic::Lock => 1,
@@ -576,7 +577,7 @@ impl Names {
             return;
         };
         if waiter.once() && waiter.deadline.is_none() {
-            waiter.deadline = Some(now.after(waiter.limit));
+            waiter.deadline = Some(now.after(waiter.call.limit));
             self.arm_waiter(cx, id);
         }
     }

@@ -68,7 +68,7 @@ impl Queries {
     #[cfg(test)]
     pub(super) fn adopts_as(&self, owner: OwnerId) -> bool {
         let mut adopters = self.of.values().filter_map(|query| query.adopter.as_ref());
-        adopters.any(|adopter| adopter.owner == owner)
+        adopters.any(|adopter| adopter.call.owner == owner)
     }
 
     pub(super) fn has(&self, id: RequestId) -> bool {
@@ -113,10 +113,10 @@ impl Queries {
         if let (Some(adopter), Some(Op::HandOver(HandOver { to, .. }))) =
             (&mut query.adopter, &mut query.op)
             && !query.unsettled
-            && cx.is_outdated(adopter.owner)
+            && cx.is_outdated(adopter.call.owner)
         {
-            adopter.owner = cx.next_owner();
-            *to = adopter.owner;
+            adopter.call.owner = cx.next_owner();
+            *to = adopter.call.owner;
         }
         Some((Purpose::Query { id, name }, query.op.clone()?))
     }

@@ -55,12 +55,9 @@ impl Acquisition {
 pub(super) struct Waiter {
     pub(super) name: Name,
     pub(super) key: OwnerKey,
-    /// Drawn for this acquisition only, and retired if the acquisition fails.
-    pub(super) owner: OwnerId,
+    pub(super) call: OwnCall,
     pub(super) terms: Terms,
     pub(super) form: Form,
-    /// How long one copy of its request may stay unanswered.
-    pub(super) limit: Duration,
     pub(super) wait: Option<Duration>,
     /// Whether it tries, and others came before it that it must not pass.
     pub(super) behind: bool,
@@ -76,8 +73,6 @@ pub(super) struct Waiter {
     pub(super) failures: u32,
     /// The last transient error.
     pub(super) error: Option<Error>,
-    /// Whether the last copy arrived after its not-after by the server's clock.
-    pub(super) stale: bool,
     /// The not-after of the last copy that got no answer.
     pub(super) unsettled: Option<Moment>,
     /// Whether it has a timer. Most waiters never have one.
@@ -111,7 +106,19 @@ pub(super) struct Waiter {
     pub(super) behind_own: Vec<OwnerId>,
     /// Whether its own timer causes its next try.
     pub(super) due: bool,
-    /// The place in a crowd that its last try asked for.
+}
+
+/// The call of a waiter. What the server grants to it may be given to another waiter, which then has this
+/// call.
+#[derive(Debug)]
+pub(super) struct OwnCall {
+    /// Drawn for this acquisition only, and retired if the acquisition fails.
+    pub(super) owner: OwnerId,
+    /// How long one copy may stay unanswered.
+    pub(super) limit: Duration,
+    /// Whether the last copy arrived after its not-after by the server's clock.
+    pub(super) stale: bool,
+    /// The place in a crowd that the last copy asked for.
     pub(super) in_crowd: Option<OwnerId>,
 }
 
@@ -141,10 +148,14 @@ impl Waiter {
         Waiter {
             name: asked.name,
             key: asked.key,
-            owner,
+            call: OwnCall {
+                owner,
+                limit,
+                stale: false,
+                in_crowd: None,
+            },
             terms: asked.terms,
             form: asked.form,
-            limit,
             wait: asked.wait,
             behind: false,
             since: Moment::default(),
@@ -153,7 +164,6 @@ impl Waiter {
             self_wait: None,
             failures: 0,
             error: None,
-            stale: false,
             unsettled: None,
             timed: false,
             handed: false,
@@ -170,7 +180,6 @@ impl Waiter {
             marked: false,
             behind_own: Vec::new(),
             due: false,
-            in_crowd: None,
         }
     }
 
@@ -178,7 +187,7 @@ impl Waiter {
     pub(super) fn left(&self) -> Left {
         Left {
             marked: self.marked,
-            ..Left::of(&self.name, self.owner, &self.form, self.lease())
+            ..Left::of(&self.name, self.call.owner, &self.form, self.lease())
         }
     }
 
@@ -301,7 +310,7 @@ impl Waiter {
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
             payload,
-            ..Acquire::of(name, self.owner, form, self.lease())
+            ..Acquire::of(name, self.call.owner, form, self.lease())
         }
     }
 

@@ -416,14 +416,10 @@ impl Watchdog {
             let Some(hold) = holds.get_mut(owner).filter(wanted) else {
                 continue;
             };
-            hold.renewal.in_flight = true;
-            hold.renewal.unseen = false;
-            hold.renewal.put_off = false;
-            hold.renewal.alone = false;
-            hold.renewal.again = false;
+            let invalidated = hold.renewal.begin();
             let look = std::mem::take(&mut hold.look);
             looks += usize::from(look);
-            if std::mem::take(&mut hold.renewal.invalidated) {
+            if invalidated {
                 shared += usize::from(!look && hold.cell.kind.is_shared());
             } else {
                 hold.harmless = hold.harmless.saturating_sub(1);

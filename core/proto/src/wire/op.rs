@@ -177,6 +177,37 @@ impl Op {
         }
     }
 
+    /// The same call for other names.
+    pub fn renamed(mut self, new: fn(&Name) -> Name) -> Op {
+        match &mut self {
+            Op::Acquire(Acquire { name, .. })
+            | Op::HandOver(HandOver { name, .. })
+            | Op::Release(Release { name, .. })
+            | Op::Force { name, .. }
+            | Op::Inspect { name, .. }
+            | Op::Count { name, .. }
+            | Op::Change { name, .. }
+            | Op::Read { name } => *name = new(name),
+            Op::Renew { holds } => holds
+                .iter_mut()
+                .for_each(|hold| hold.name = new(&hold.name)),
+        }
+        self
+    }
+
+    /// The lease that it asks for. A release that frees the lock asks for none.
+    pub fn lease(&self) -> Option<Duration> {
+        match self {
+            Op::Acquire(Acquire { lease, .. }) | Op::HandOver(HandOver { lease, .. }) => {
+                Some(*lease)
+            }
+            Op::Release(Release { ttl, remaining, .. }) => Some(*ttl).filter(|_| *remaining > 0),
+            Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
+            Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => None,
+            Op::Change { .. } | Op::Read { .. } => None,
+        }
+    }
+
     /// How many replicas have to acknowledge its write.
     pub fn replicas(&self) -> u32 {
         match self {

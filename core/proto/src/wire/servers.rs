@@ -4,7 +4,7 @@
 //! ` at ` is the server, which no error or event has to explain. On the wire the key has its own name.
 
 use super::ids::Name;
-use super::op::{Acquire, HandOver, Op, Release, Renewal};
+use super::op::Op;
 
 const AT: &str = " at ";
 
@@ -28,21 +28,7 @@ pub fn key_and_server(name: &str) -> (&str, Option<&str>) {
 
 /// The same call as it goes to the server of its names.
 pub fn op_at_server(op: &Op) -> Op {
-    let mut op = op.clone();
-    match &mut op {
-        Op::Renew { holds } => holds
-            .iter_mut()
-            .for_each(|Renewal { name, .. }| *name = key(name)),
-        Op::Acquire(Acquire { name, .. })
-        | Op::HandOver(HandOver { name, .. })
-        | Op::Release(Release { name, .. })
-        | Op::Force { name, .. }
-        | Op::Inspect { name, .. }
-        | Op::Count { name, .. }
-        | Op::Change { name, .. }
-        | Op::Read { name } => *name = key(name),
-    }
-    op
+    op.clone().renamed(key)
 }
 
 /// The server of the names of a call.

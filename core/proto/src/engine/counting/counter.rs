@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Change, Counter, Op, Place, Topic};
+use crate::wire::{Change, Counter, Op, OwnerId, Topic};
 
 /// How long after its first copy without an answer a command is repeated. The marker outlives the
 /// last copy by more than the clocks can differ.
@@ -20,7 +20,7 @@ const REPEATED: Duration = tuning::MARKER_LIFE.saturating_sub(Duration::from_sec
 
 /// A caller without an answer.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(super) struct CounterCaller {
     pub(super) key: CounterKey,
     pub(super) want: Want,
     /// Its time is over, and the answer to a command for it may still come.
@@ -28,7 +28,7 @@ pub(super) struct Caller {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Want {
+pub(crate) enum Want {
     /// The caller wants this number of permits. `None` waits for ever, zero tries once.
     Permits(u32, Option<Duration>),
     /// The caller wants the latch to be open.
@@ -57,12 +57,12 @@ impl Want {
 
 /// The wishes of this client's callers for a counter.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct CounterState {
     /// Changes that were not sent yet, in their order.
     pub(super) wishes: VecDeque<Wish>,
     /// The callers that wait for permits or for an open latch, in their order.
     pub(super) waiters: VecDeque<RequestId>,
-    pub(super) command: Option<Command>,
+    pub(super) command: Option<CounterCommand>,
     /// The head of the waiters was refused, and nothing has happened since.
     pub(super) asleep: bool,
     /// The waiters that do not wait any longer than for the answer to the next command. The list may
@@ -89,7 +89,7 @@ pub(super) struct State {
     /// When an invalidation last had the head look.
     pub(super) hinted: Option<Moment>,
     /// The channel, if it is to be subscribed.
-    pub(super) channel: Option<Channel>,
+    pub(super) channel: Option<CounterChannel>,
     /// The crowd in which this client waits for permits.
     pub(super) crowd: Crowd,
     /// How many messages its waiters have heard since one of them was served.
@@ -103,7 +103,7 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct CounterChannel {
     /// Which of the channels of its name it is.
     pub(super) topic: Topic,
     /// When it is given up, unless somebody waits again.
@@ -153,7 +153,7 @@ impl Wish {
 
 /// The command of a counter: in flight, or to be repeated.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct CounterCommand {
     pub(super) op: Arc<Op>,
     pub(super) wishes: Vec<Wish>,
     /// The waiters for permits that it may serve. They stay in the queue until they are served.
@@ -167,7 +167,7 @@ pub(super) struct Command {
     pub(super) retry: Option<Moment>,
 }
 
-impl Command {
+impl CounterCommand {
     pub(super) fn reads(&self) -> bool {
         matches!(*self.op, Op::Read { .. })
     }
@@ -178,10 +178,10 @@ impl Command {
     }
 }
 
-impl State {
+impl CounterState {
     /// Whether nobody waits and nothing is left to be done.
     pub(super) fn is_settled(&self) -> bool {
-        let reads = self.command.as_ref().is_none_or(Command::reads);
+        let reads = self.command.as_ref().is_none_or(CounterCommand::reads);
         reads && self.wishes.is_empty() && self.waiters.is_empty()
     }
 
@@ -198,7 +198,7 @@ impl State {
     }
 
     /// The callers that this command serves. All who wait for a latch share a look.
-    pub(super) fn callers_of(&self, command: &Command) -> impl Iterator<Item = RequestId> {
+    pub(super) fn callers_of(&self, command: &CounterCommand) -> impl Iterator<Item = RequestId> {
         let wishes = command.wishes.iter().filter_map(|wish| wish.request);
         let takers = command.waiters.iter().map(|(id, _)| *id);
         let lookers = command
@@ -238,7 +238,7 @@ impl State {
     /// crowd.
     pub(super) fn line_up(
         &mut self,
-        callers: &SortedMap<RequestId, Caller>,
+        callers: &SortedMap<RequestId, CounterCaller>,
         cx: &mut Context,
     ) -> bool {
         let Some(command) = self.command.as_mut().filter(|one| !one.waiters.is_empty()) else {
@@ -264,17 +264,30 @@ impl State {
         false
     }
 
-    /// The answer to a command that asked for a place. `served`: all its waiters are. Returns whether its
-    /// client has left the crowd since, so that the place is given up once more: the command may have got
-    /// there after that.
-    pub(super) fn placed(&mut self, place: Place, ahead: Option<u32>, served: bool) -> bool {
+    /// The answer to a command that may have asked for a place. Returns a place that is to be given up once
+    /// more: its client has left the crowd since, and the command may have got there after that.
+    pub(super) fn placed(
+        &mut self,
+        command: &CounterCommand,
+        done: i64,
+        left: i64,
+        ahead: Option<u32>,
+    ) -> Option<OwnerId> {
+        let Op::Change {
+            place: Some(place), ..
+        } = *command.op
+        else {
+            return None;
+        };
+        let served = usize::try_from(done) == Ok(command.waiters.len());
+        self.left = left > 0 && !served;
         let has_left = !self.crowd.is_told;
         match served {
             true => self.crowd.won(self.crowd.place.is_some()),
             false if !has_left => self.crowd.lost(place.owner, ahead),
-            false => return ahead.is_some(),
+            false => return ahead.map(|_| place.owner),
         }
-        false
+        None
     }
 
     /// The channel on which its waiters hear of permits.
@@ -339,10 +352,10 @@ impl State {
     pub(super) fn next_command(
         &mut self,
         key: &CounterKey,
-        callers: &SortedMap<RequestId, Caller>,
+        callers: &SortedMap<RequestId, CounterCaller>,
         cx: &Context,
         sequence: &mut u64,
-    ) -> Option<Command> {
+    ) -> Option<CounterCommand> {
         let (counter, name) = key;
         let (mut wishes, mut waiters) = (Vec::new(), Vec::new());
         let may_try = !self.asleep && !self.waiters.is_empty();
@@ -383,7 +396,7 @@ impl State {
             }
         };
         self.joined.clear();
-        Some(Command {
+        Some(CounterCommand {
             op: Arc::new(op),
             wishes,
             waiters,
@@ -395,14 +408,17 @@ impl State {
     }
 
     /// The first waiter for permits, and how many it wants.
-    pub(super) fn first(&self, callers: &SortedMap<RequestId, Caller>) -> Option<(RequestId, u32)> {
+    pub(super) fn first(
+        &self,
+        callers: &SortedMap<RequestId, CounterCaller>,
+    ) -> Option<(RequestId, u32)> {
         self.wanted(callers).next()
     }
 
     /// The permits that the first waiters want.
     fn wanted(
         &self,
-        callers: &SortedMap<RequestId, Caller>,
+        callers: &SortedMap<RequestId, CounterCaller>,
     ) -> impl Iterator<Item = (RequestId, u32)> {
         let permits = |id: &RequestId| match callers.get(id)?.want {
             Want::Permits(permits, _) => Some((*id, permits)),

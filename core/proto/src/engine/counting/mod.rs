@@ -27,14 +27,16 @@ use crate::maps::{SortedMap, SortedSet};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Change, Counter, Name, Op, OwnerId, Reply};
-use counter::{Caller, Channel, Command, State, Want, Wish};
+use counter::{CounterCaller, CounterChannel, CounterCommand, CounterState, Wish};
+
+pub(super) use counter::Want;
 
 /// The counters that callers of this client change or wait for, and those callers.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     // Ordered, so that the same inputs give the same outputs.
-    counters: SortedMap<CounterKey, State>,
-    callers: SortedMap<RequestId, Caller>,
+    counters: SortedMap<CounterKey, CounterState>,
+    callers: SortedMap<RequestId, CounterCaller>,
     /// How many of the callers wait for permits or for an open latch.
     waiting: usize,
     /// When each counter needs attention.
@@ -87,12 +89,12 @@ impl Counting {
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        self.counters.values().all(State::is_settled)
+        self.counters.values().all(CounterState::is_settled)
     }
 
     /// The names of the counters with changes that are not done.
     pub(super) fn unsettled(&self) -> impl Iterator<Item = &Name> {
-        let unsettled = |(_, state): &(&CounterKey, &State)| !state.is_settled();
+        let unsettled = |(_, state): &(&CounterKey, &CounterState)| !state.is_settled();
         self.counters
             .iter()
             .filter(unsettled)
@@ -128,10 +130,10 @@ impl Counting {
         let key = key.clone();
         let late = false;
         self.waiting += usize::from(want.waits());
-        self.callers.insert(id, Caller { key, want, late });
+        self.callers.insert(id, CounterCaller { key, want, late });
     }
 
-    fn remove(&mut self, cx: &mut Context, id: RequestId) -> Option<Caller> {
+    fn remove(&mut self, cx: &mut Context, id: RequestId) -> Option<CounterCaller> {
         cx.timers.disarm(Timer::Caller(id));
         let caller = self.callers.remove(&id)?;
         self.waiting -= usize::from(caller.want.waits());
@@ -141,7 +143,7 @@ impl Counting {
     /// Ends the wait of a caller. A command that was sent for it goes on; permits that it wins are
     /// given back.
     fn give_up(&mut self, cx: &mut Context, id: RequestId, error: Error) -> Option<CounterKey> {
-        let Caller { key, want, .. } = self.remove(cx, id)?;
+        let CounterCaller { key, want, .. } = self.remove(cx, id)?;
         if let Some(state) = self.counters.get_mut(&key) {
             state.leave(id, want);
         }
@@ -227,7 +229,7 @@ impl Counting {
                 }
                 cx.out.push(Output::Subscribe(name.clone(), topic));
             }
-            state.channel = Some(Channel {
+            state.channel = Some(CounterChannel {
                 topic,
                 idle_until: None,
             });
@@ -271,29 +273,13 @@ fn patience(cx: &Context) -> Duration {
 impl Counting {
     // ---- requests ----
 
-    pub(super) fn take(
-        &mut self,
-        cx: &mut Context,
-        id: RequestId,
-        name: Name,
-        permits: u32,
-        wait: Option<Duration>,
-    ) {
-        let key = (Counter::Semaphore, name);
-        self.wait(cx, id, key, Want::Permits(permits, wait));
-    }
-
-    pub(super) fn await_latch(
-        &mut self,
-        cx: &mut Context,
-        id: RequestId,
-        name: Name,
-        wait: Option<Duration>,
-    ) {
-        self.wait(cx, id, (Counter::Latch, name), Want::Open(wait));
-    }
-
-    fn wait(&mut self, cx: &mut Context, id: RequestId, key: CounterKey, want: Want) {
+    /// Waits for permits, or for an open latch.
+    pub(super) fn wait(&mut self, cx: &mut Context, id: RequestId, name: Name, want: Want) {
+        let counter = match want {
+            Want::Open(_) => Counter::Latch,
+            _ => Counter::Semaphore,
+        };
+        let key = (counter, name);
         let error = cx.links.error(&key.1).filter(|_| want.once());
         if let Some(down) = error {
             return cx.fail(id, down.on(&key.1));
@@ -339,7 +325,7 @@ impl Counting {
     }
 
     pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId) {
-        let Some(Caller { key, want, .. }) = self.callers.get(&id) else {
+        let Some(CounterCaller { key, want, .. }) = self.callers.get(&id) else {
             return;
         };
         let (text, kept) = match want {
@@ -439,12 +425,12 @@ impl Counting {
 
     /// The time of a caller is over.
     pub(super) fn caller_due(&mut self, cx: &mut Context, id: RequestId) {
-        let Some(Caller { key, want, late }) = self.callers.get_mut(&id) else {
+        let Some(CounterCaller { key, want, late }) = self.callers.get_mut(&id) else {
             return;
         };
         let state = self.counters.get(key);
         let is_sent = state.is_some_and(|state| state.is_sent(id, *want));
-        let is_unsettled = state.is_some_and(State::is_unsettled);
+        let is_unsettled = state.is_some_and(CounterState::is_unsettled);
         let refused = state.and_then(|state| state.refused.clone());
         let kept = *want == Want::Change { kept: true };
         let error = match (cx.links.error(&key.1), want.wait()) {
@@ -513,8 +499,8 @@ impl Counting {
     /// nobody took, go back.
     pub(super) fn close(&mut self, cx: &mut Context, error: &Error) {
         self.closing = true;
-        let stays = |id: &RequestId, caller: &Caller| {
-            let is_sent = |state: &State| state.is_sent(*id, caller.want);
+        let stays = |id: &RequestId, caller: &CounterCaller| {
+            let is_sent = |state: &CounterState| state.is_sent(*id, caller.want);
             caller.want == Want::Change { kept: true }
                 || !caller.want.waits() && self.counters.get(&caller.key).is_some_and(is_sent)
         };
@@ -645,17 +631,10 @@ impl Counting {
         match outcome {
             CallOutcome::Answered(Reply::Changed { done, left, ahead }) => {
                 (state.failures, state.refused, state.left) = (0, None, false);
-                if let Op::Change {
-                    place: Some(place), ..
-                } = *command.op
-                {
-                    let served = usize::try_from(done) == Ok(command.waiters.len());
-                    state.left = left > 0 && !served;
-                    if state.placed(place, ahead, served) {
-                        self.left.push((key.1.clone(), place.owner));
-                    }
-                }
-                self.changed(cx, key, sent, command, (done, left));
+                let left_since = state.placed(&command, done, left, ahead);
+                self.left
+                    .extend(left_since.map(|place| (key.1.clone(), place)));
+                self.changed(cx, key, &command, Told { sent, done, left });
             }
             CallOutcome::Answered(Reply::Foreign(what)) => {
                 self.refuse(cx, key, command, &foreign(&what));
@@ -678,30 +657,40 @@ impl Counting {
                 error,
                 passing: false,
             } if command.unsettled.is_none() => self.refuse(cx, key, command, &error),
-            CallOutcome::Answered(_) | CallOutcome::Refused { .. } => {
-                if let CallOutcome::Refused { error, .. } = outcome {
-                    state.refused = Some(error);
-                }
-                let at = state.back_off(cx);
-                self.put_back(cx, key, command, Some(at));
-            }
-            CallOutcome::NotSent if !cx.links.is_up(&key.1) => {
-                self.put_back(cx, key, command, None);
-            }
-            CallOutcome::NotSent => {
-                let at = state.back_off(cx);
-                if command.unsettled.is_none() {
-                    self.refuse_hasty(cx, key, &command, &not_sent());
-                }
-                self.put_back(cx, key, command, Some(at));
-            }
-            // A read changes nothing, and may be repeated at any time.
-            CallOutcome::Unanswered if command.reads() => self.put_back(cx, key, command, None),
             CallOutcome::Unanswered => {
-                command.unsettled.get_or_insert(sent);
+                // A read changes nothing, and may be repeated at any time.
+                if !command.reads() {
+                    command.unsettled.get_or_insert(sent);
+                }
                 self.put_back(cx, key, command, None);
             }
+            outcome => self.not_done(cx, key, command, outcome),
         }
+    }
+
+    /// The command was not done, or an earlier copy of it may have been.
+    fn not_done(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        command: CounterCommand,
+        outcome: CallOutcome,
+    ) {
+        let not_sent_now = matches!(outcome, CallOutcome::NotSent);
+        if not_sent_now && !cx.links.is_up(&key.1) {
+            return self.put_back(cx, key, command, None);
+        }
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        if let CallOutcome::Refused { error, .. } = outcome {
+            state.refused = Some(error);
+        }
+        let at = state.back_off(cx);
+        if not_sent_now && command.unsettled.is_none() {
+            self.refuse_hasty(cx, key, &command, &not_sent());
+        }
+        self.put_back(cx, key, command, Some(at));
     }
 
     /// The command is sent again at `at`. If no copy of it can have been executed, its parts go
@@ -710,7 +699,7 @@ impl Counting {
         &mut self,
         cx: &mut Context,
         key: &CounterKey,
-        mut command: Command,
+        mut command: CounterCommand,
         at: Option<Moment>,
     ) {
         let Some(state) = self.counters.get_mut(key) else {
@@ -740,7 +729,7 @@ impl Counting {
         &mut self,
         cx: &mut Context,
         key: &CounterKey,
-        command: &Command,
+        command: &CounterCommand,
         error: &Error,
     ) {
         for (id, ()) in self.callers_of(key, command) {
@@ -753,7 +742,7 @@ impl Counting {
     }
 
     /// The callers of a command that are still there.
-    fn callers_of(&self, key: &CounterKey, command: &Command) -> SortedSet<RequestId> {
+    fn callers_of(&self, key: &CounterKey, command: &CounterCommand) -> SortedSet<RequestId> {
         let state = self.counters.get(key);
         let callers = state.map(|state| state.callers_of(command));
         let callers = callers.into_iter().flatten();
@@ -762,7 +751,13 @@ impl Counting {
 
     /// The server refused the command, and no copy of it was done. The callers get the error. A
     /// change that tells what has happened is sent again later, since the refusal may be mended.
-    fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
+    fn refuse(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        command: CounterCommand,
+        error: &Error,
+    ) {
         let is_final = matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Internal);
         let told = self.callers_of(key, &command);
         for &id in told.keys() {
@@ -791,7 +786,7 @@ impl Counting {
     }
 
     /// The server was silent for longer than its marker lives: a copy may have been done, or none.
-    fn lose_track(&mut self, cx: &mut Context, key: &CounterKey, command: Command) {
+    fn lose_track(&mut self, cx: &mut Context, key: &CounterKey, command: CounterCommand) {
         let error = counter_unknown();
         let told = self.callers_of(key, &command);
         for wish in command.wishes.iter().filter(|wish| !wish.is_of(&told)) {
@@ -817,32 +812,16 @@ impl Counting {
         &mut self,
         cx: &mut Context,
         key: &CounterKey,
-        sent: Moment,
-        command: Command,
-        (done, left): (i64, i64),
+        command: &CounterCommand,
+        told: Told,
     ) {
-        let change = match &*command.op {
-            Op::Change { change, .. } => change.clone(),
-            _ => return self.counted(cx, key, &command, left),
+        let Told { sent, done, left } = told;
+        let Op::Change { change, .. } = &*command.op else {
+            return self.counted(cx, key, command, left);
         };
-        let (served, mut before) = (usize::try_from(done).unwrap_or(0), done);
-        for wish in &command.wishes {
-            let answer = match wish.change {
-                Change::Trade { .. } => Done::Released,
-                Change::SetPermits(_) | Change::SetCount(_) => Done::Set(done != 0),
-                Change::AddPermits(_) => Done::Number(left),
-                Change::Drain => Done::Number(done),
-                Change::CountDown(by) => {
-                    before = (before - i64::from(by)).max(0);
-                    Done::Number(before)
-                }
-            };
-            if let Some(id) = wish.request {
-                self.complete(cx, id, answer);
-            }
-        }
+        self.answer_changes(cx, command, done, left);
         if key.0 == Counter::Latch {
-            return self.counted(cx, key, &command, left);
+            return self.counted(cx, key, command, left);
         }
         let Some(state) = self.counters.get_mut(key) else {
             return;
@@ -851,13 +830,14 @@ impl Counting {
             ..0 => Moment::default(),
             0.. => command.unsettled.unwrap_or(sent).after(cx.config.recheck),
         };
-        let Change::Trade { given, .. } = change else {
+        let Change::Trade { given, .. } = *change else {
             // More permits wake those who wait here too.
             if left > 0 {
                 state.wake();
             }
             return;
         };
+        let served = usize::try_from(done).unwrap_or(0);
         if left > 0 || given > 0 && command.waiters.is_empty() {
             state.streak = Run::default();
         } else if given > 0 {
@@ -869,19 +849,7 @@ impl Counting {
         for (id, permits) in command.waiters.iter().take(served) {
             self.serve(cx, key, *id, *permits);
         }
-        // The first one behind them wants more than there is. If it is a try it fails, and the next
-        // one is asked for if it wants less.
-        let mut head = None;
-        for (at, (id, wanted)) in command.waiters.iter().enumerate().skip(served) {
-            if at > served && i64::from(*wanted) <= left {
-                break;
-            }
-            self.refuse_try(cx, *id);
-            if self.has(*id) {
-                head = Some(*id);
-                break;
-            }
-        }
+        let head = self.first_refused(cx, &command.waiters, served, left);
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
@@ -901,8 +869,49 @@ impl Counting {
         }
     }
 
+    /// Tells the callers of changes what these did.
+    fn answer_changes(&mut self, cx: &mut Context, command: &CounterCommand, done: i64, left: i64) {
+        let mut before = done;
+        for wish in &command.wishes {
+            let answer = match wish.change {
+                Change::Trade { .. } => Done::Released,
+                Change::SetPermits(_) | Change::SetCount(_) => Done::Set(done != 0),
+                Change::AddPermits(_) => Done::Number(left),
+                Change::Drain => Done::Number(done),
+                Change::CountDown(by) => {
+                    before = (before - i64::from(by)).max(0);
+                    Done::Number(before)
+                }
+            };
+            if let Some(id) = wish.request {
+                self.complete(cx, id, answer);
+            }
+        }
+    }
+
+    /// The first one behind those that were `served` wants more than there is. If it is a try it fails, and
+    /// the next one is asked for if it wants less. Returns the one that waits.
+    fn first_refused(
+        &mut self,
+        cx: &mut Context,
+        waiters: &[(RequestId, u32)],
+        served: usize,
+        left: i64,
+    ) -> Option<RequestId> {
+        for (at, (id, wanted)) in waiters.iter().enumerate().skip(served) {
+            if at > served && i64::from(*wanted) <= left {
+                return None;
+            }
+            self.refuse_try(cx, *id);
+            if self.has(*id) {
+                return Some(*id);
+            }
+        }
+        None
+    }
+
     /// A command told the number of a latch.
-    fn counted(&mut self, cx: &mut Context, key: &CounterKey, command: &Command, left: i64) {
+    fn counted(&mut self, cx: &mut Context, key: &CounterKey, command: &CounterCommand, left: i64) {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
@@ -953,7 +962,7 @@ impl Counting {
 
     /// Fails a caller that does not wait, or not any more.
     fn refuse_try(&mut self, cx: &mut Context, id: RequestId) {
-        let Some(Caller { key, want, late }) = self.callers.get(&id) else {
+        let Some(CounterCaller { key, want, late }) = self.callers.get(&id) else {
             return;
         };
         let error = match want {
@@ -978,6 +987,14 @@ impl Counting {
         cx.complete(id, done);
         true
     }
+}
+
+/// What the server told of a change.
+struct Told {
+    sent: Moment,
+    done: i64,
+    /// The number after it.
+    left: i64,
 }
 
 /// A change without a caller was not made.

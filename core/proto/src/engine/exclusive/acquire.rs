@@ -276,7 +276,7 @@ impl Engine {
             return false;
         };
         head.behind_own = behind_own;
-        let limit = head.limit;
+        let limit = head.call.limit;
         let mut op = head.next_try(self.cx.now, self.cx.config.recheck);
         // A try is refused by a holder only, not by those that come first.
         let leaves = self.stand_in_crowd(id, &mut op, !tries);
@@ -294,7 +294,7 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get(&id) else {
             return;
         };
-        if !self.cx.is_outdated(waiter.owner) || waiter.form.token.is_some() {
+        if !self.cx.is_outdated(waiter.call.owner) || waiter.form.token.is_some() {
             return;
         }
         let next = self.cx.next_owner();
@@ -302,7 +302,7 @@ impl Engine {
             return;
         };
         let (left, unsettled) = (waiter.left(), waiter.unsettled.take());
-        (waiter.owner, waiter.marked) = (next, false);
+        (waiter.call.owner, waiter.marked) = (next, false);
         if unsettled.is_some() || left.marked {
             self.clean_up(left, unsettled);
         }
@@ -378,10 +378,7 @@ impl Engine {
             let again = of_head == Some(Attempt::InFlight { again: true })
                 || earlier.ahead == Ahead::Asking { again: true };
             later.ahead = call.map_or(Ahead::InVain, |_| Ahead::Asking { again });
-            std::mem::swap(&mut later.owner, &mut earlier.owner);
-            std::mem::swap(&mut later.limit, &mut earlier.limit);
-            std::mem::swap(&mut later.stale, &mut earlier.stale);
-            std::mem::swap(&mut later.in_crowd, &mut earlier.in_crowd);
+            std::mem::swap(&mut later.call, &mut earlier.call);
         }
         waiters.insert(id, later);
         first
@@ -529,7 +526,7 @@ impl Engine {
         };
         waiter.ahead = Ahead::Asking { again: false };
         let op = waiter.next_try(self.cx.now, self.cx.config.recheck);
-        let limit = waiter.limit;
+        let limit = waiter.call.limit;
         self.send(Purpose::Try(id), Op::Acquire(op), limit);
         self.names.arm_waiter(&mut self.cx, id);
     }
@@ -581,9 +578,9 @@ impl Engine {
         match outcome {
             CallOutcome::Unanswered if ends => self.unanswered_try(id, sent),
             CallOutcome::Unanswered => {
-                let expires = timing::copy_expires(sent, waiter.limit);
+                let expires = timing::copy_expires(sent, waiter.call.limit);
                 let (form, lease) = (waiter.form.clone(), waiter.lease());
-                let owner = std::mem::replace(&mut waiter.owner, next);
+                let owner = std::mem::replace(&mut waiter.call.owner, next);
                 self.clean_up(Left::of(&name, owner, &form, lease), Some(expires));
             }
             CallOutcome::Answered(Reply::Busy { .. } | Reply::Parked { .. }) if leaving => {
@@ -644,7 +641,7 @@ impl Engine {
             return;
         };
         thief.ahead = Ahead::No;
-        let (name, owner, answered) = (thief.name.clone(), thief.owner, thief.answered);
+        let (name, owner, answered) = (thief.name.clone(), thief.call.owner, thief.answered);
         let robbed = matches!(
             outcome,
             CallOutcome::Answered(Reply::Acquired { .. } | Reply::NotReplicated { .. })

@@ -12,6 +12,7 @@ use crate::engine::hold::Phase;
 use crate::engine::interface::{CallId, CallOutcome, Done, LevelId, Output, RequestId, Target};
 use crate::engine::lazy_box::Idle;
 use crate::engine::links::Which;
+use crate::engine::ops::extension_of;
 use crate::engine::waiter::Acquisition;
 use crate::engine::work::{Command, Entry, HoldOp, Task};
 use crate::engine::{Engine, NOBODY, timing};
@@ -19,9 +20,7 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{
-    Acquire, Fencing, Form, HandOver, Name, Op, OwnerId, Release, RenewReply, Renewal, Reply,
-};
+use crate::wire::{Acquire, Fencing, Form, Name, Op, OwnerId, Release, RenewReply, Reply};
 
 impl Engine {
     // ---- operations ----
@@ -227,26 +226,11 @@ impl Engine {
             HoldOp::Leave(_) => Err(released()),
             HoldOp::Extend { level, lease } => {
                 hold.position(*level).ok_or_else(released)?;
-                let ttl = hold.capped(*lease, now);
-                Ok(Op::Renew {
-                    holds: vec![Renewal {
-                        name,
-                        owner,
-                        form,
-                        ttl,
-                    }],
-                })
+                Ok(extension_of(name, owner, form, hold.capped(*lease, now)))
             }
             HoldOp::Passed => {
                 let ttl = hold.capped(hold.longest_lease(), now);
-                Ok(Op::Renew {
-                    holds: vec![Renewal {
-                        name,
-                        owner,
-                        form,
-                        ttl,
-                    }],
-                })
+                Ok(extension_of(name, owner, form, ttl))
             }
             HoldOp::Settle => Ok(Op::Release(Release {
                 remaining: hold.count(),
@@ -296,7 +280,9 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let time = asked(&op).unwrap_or_else(|| self.cx.now.until(hold.deadline()));
+        let time = op
+            .lease()
+            .unwrap_or_else(|| self.cx.now.until(hold.deadline()));
         hold.asked_for(time);
         let limit = self.cx.limit_with(op.replicas(), time);
         hold.work.command = Some(Command {
@@ -591,8 +577,15 @@ impl Engine {
         let Some(mut command) = hold.take_command() else {
             return;
         };
+        if let (HoldOp::Extend { .. } | HoldOp::Passed, Reply::Renewed(results)) =
+            (&command.task.wish, &reply)
+            && let [RenewReply::Kept | RenewReply::Failed] = results[..]
+        {
+            let kept = *results == [RenewReply::Kept];
+            return self.settle_renewal(owner, sent, command, kept);
+        }
         let passed = std::mem::take(&mut command.passed);
-        let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
+        let (request, ttl) = (command.task.request, command.op.lease().unwrap_or_default());
         match (&command.task.wish, reply) {
             (HoldOp::Enter(Entry { terms, .. }), Reply::Acquired { ttl, .. }) => {
                 let terms = *terms;
@@ -612,23 +605,7 @@ impl Engine {
                 self.start_next(owner);
             }
             (HoldOp::Leave(_), Reply::Released(heard)) => {
-                let (name, kind) = (&hold.cell.name, hold.cell.kind);
-                let released = (kind, hold.cell.form().permits);
-                let handovers = self.cx.config.handovers;
-                if heard > 0
-                    && let Some(queue) = self.names.queues.get_mut(name)
-                {
-                    if kind.takes_permits() && heard > u32::from(queue.channel.confirmed) {
-                        self.awaited = Some(name.clone());
-                    }
-                    if queue.give_turn(self.cx.now, heard, released, handovers)
-                        && !(queue.channel.wanted || kind.facts().queues)
-                    {
-                        // It has never been refused, and would take the lock again before they hear of it.
-                        let topic = kind.facts().topic;
-                        self.names.want_channel(&mut self.cx, name, topic);
-                    }
-                }
+                self.turn_of_others(owner, heard);
                 self.freed(owner, request);
             }
             // Our first copy must have freed the lock: nobody else can touch our field while the
@@ -641,25 +618,6 @@ impl Engine {
                 }
                 return self.freed(owner, request);
             }
-            (HoldOp::Extend { level, .. }, Reply::Renewed(results))
-                if results == [RenewReply::Kept] =>
-            {
-                hold.extended(*level, sent, ttl);
-                self.cx.answer(request, Ok(Done::Extended));
-                self.start_next(owner);
-            }
-            (HoldOp::Passed, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
-                self.heard_of_passing(owner, sent, ttl);
-                self.left(request);
-                self.start_next(owner);
-            }
-            (HoldOp::Extend { .. } | HoldOp::Passed, Reply::Renewed(results))
-                if results == [RenewReply::Failed] =>
-            {
-                hold.work.command = Some(Command { passed, ..command });
-                let pause = self.cx.jitter.retry();
-                return self.retry_command(owner, Some(self.cx.now.after(pause)));
-            }
             (_, reply) => {
                 let reason = loss_in(&reply);
                 let name = hold.cell.name.clone();
@@ -670,6 +628,51 @@ impl Engine {
             }
         }
         passed.into_iter().for_each(|task| self.left(task.request));
+    }
+
+    /// The server renewed the lease as the command wanted, or (`kept` is false) failed to.
+    fn settle_renewal(&mut self, owner: OwnerId, sent: Moment, command: Command, kept: bool) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        if !kept {
+            hold.work.command = Some(command);
+            let pause = self.cx.jitter.retry();
+            return self.retry_command(owner, Some(self.cx.now.after(pause)));
+        }
+        let (request, ttl) = (command.task.request, command.op.lease().unwrap_or_default());
+        if let HoldOp::Extend { level, .. } = command.task.wish {
+            hold.extended(level, sent, ttl);
+            self.cx.answer(request, Ok(Done::Extended));
+        } else {
+            self.heard_of_passing(owner, sent, ttl);
+            self.left(request);
+        }
+        self.start_next(owner);
+        for task in command.passed {
+            self.left(task.request);
+        }
+    }
+
+    /// The server freed the lock, and `heard` clients got the message.
+    fn turn_of_others(&mut self, owner: OwnerId, heard: u32) {
+        let Some(hold) = self.holds.get(&owner).filter(|_| heard > 0) else {
+            return;
+        };
+        let (name, facts) = (&hold.cell.name, hold.cell.kind.facts());
+        let handovers = self.cx.config.handovers;
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        if hold.cell.kind.takes_permits() && heard > u32::from(queue.channel.confirmed) {
+            self.awaited = Some(name.clone());
+        }
+        if queue.give_turn(self.cx.now, heard, &hold.cell.form(), handovers)
+            && !(queue.channel.wanted || facts.queues)
+        {
+            // It has never been refused, and would take the lock again before they hear of it.
+            self.names.want_channel(&mut self.cx, name, facts.topic);
+        }
     }
 
     /// A re-entry was granted. It is undone if no caller wants it any more.
@@ -909,17 +912,6 @@ impl Engine {
             passed,
             op,
         );
-    }
-}
-
-/// The lease that a command asks for. A release that frees the lock asks for none.
-fn asked(op: &Op) -> Option<Duration> {
-    match op {
-        Op::Acquire(Acquire { lease, .. }) | Op::HandOver(HandOver { lease, .. }) => Some(*lease),
-        Op::Release(Release { ttl, remaining, .. }) => Some(*ttl).filter(|_| *remaining > 0),
-        Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
-        Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => None,
-        Op::Change { .. } | Op::Read { .. } => None,
     }
 }
 

@@ -35,7 +35,7 @@ impl Engine {
             let new = joins.then(|| self.cx.next_owner());
             let place = queue.crowd.next(due, queue.hears_place(), new);
             op.payload.stand_at(place);
-            head.in_crowd = place.map(|place| place.owner);
+            head.call.in_crowd = place.map(|place| place.owner);
             if place.is_some() {
                 self.crowded = true;
                 queue.crowd.is_told = !head.form.kind.facts().wakes_crowd;
@@ -56,7 +56,7 @@ impl Engine {
         let waiting: &mut Waiting = queue;
         let place = waiting.crowd.place.filter(|_| !waiting.crowd.is_told);
         // It may have its place still, if it did not ask for it.
-        let leaves = waiter.in_crowd.is_none() && waiting.crowd.is_left_behind();
+        let leaves = waiter.call.in_crowd.is_none() && waiting.crowd.is_left_behind();
         if !leaves {
             waiting.crowd.won(waiter.announced || waiter.handed);
         }
@@ -78,7 +78,7 @@ impl Engine {
     /// its place, and did not ask for that place: nobody may wake it there.
     pub(super) fn note_crowd(&mut self, id: RequestId, name: &Name, outcome: &CallOutcome) -> bool {
         let head = self.names.waiters.get_mut(&id);
-        let asked = head.and_then(|head| head.in_crowd.take());
+        let asked = head.and_then(|head| head.call.in_crowd.take());
         let Some(queue) = self.names.queues.get_mut(name) else {
             return false;
         };

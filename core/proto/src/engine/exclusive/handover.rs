@@ -67,7 +67,7 @@ impl Engine {
         // It was noted for a call of its own.
         waiter.retry = None;
         waiter.behind_own.clear();
-        let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
+        let (to, lease, fencing) = (waiter.call.owner, waiter.lease(), waiter.terms.fencing);
         self.names
             .set_attempt(&name, Attempt::InFlight { again: false });
         Some(Op::HandOver(HandOver {
@@ -172,7 +172,6 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let limit = terms.special.limit;
         hold.levels.clear();
         hold.must_end = terms
             .max_hold
@@ -207,7 +206,7 @@ impl Engine {
         }
         self.adopt_waiters(&name, key, owner, &form);
         match refused {
-            Some(end) => self.pass_refusal_on(&name, &form, limit, end),
+            Some(end) => self.pass_refusal_on(&name, &form, terms.special.limit, end),
             None => self.advance(&name),
         }
     }
@@ -332,11 +331,11 @@ impl Engine {
             waiter.lease(),
             waiter.answered,
         );
-        let expires = timing::copy_expires(sent, waiter.limit);
+        let expires = timing::copy_expires(sent, waiter.call.limit);
         let owner = if unsure {
-            std::mem::replace(&mut waiter.owner, fresh)
+            std::mem::replace(&mut waiter.call.owner, fresh)
         } else {
-            waiter.owner
+            waiter.call.owner
         };
         self.names.set_attempt(&name, Attempt::Idle);
         if unsure {
@@ -401,7 +400,7 @@ impl Engine {
         let (name, key, owner, form) = (
             adopter.name.clone(),
             adopter.key,
-            adopter.owner,
+            adopter.call.owner,
             adopter.form.clone(),
         );
         if sent.after(timing::trusted(adopter.lease().min(ttl))) <= self.cx.now {

@@ -30,12 +30,9 @@ impl Engine {
         token: Option<u64>,
     ) {
         let Granted { terms, sent, ttl } = granted;
+        let owner = waiter.call.owner;
         let Waiter {
-            name,
-            key,
-            owner,
-            form,
-            ..
+            name, key, form, ..
         } = waiter;
         let cell = Arc::new(HoldCell::new(name, key, owner, form, token));
         let hold = Hold::new(cell.clone(), terms, sent, ttl, self.cx.unseen);

@@ -25,7 +25,7 @@ use crate::maps::SortedSet;
 use crate::moment::Moment;
 use crate::primitives::facts::Side;
 use crate::tuning;
-use crate::wire::{Form, Name, OwnerId, Reply, Topic};
+use crate::wire::{Form, Kind, Name, OwnerId, Reply, Topic};
 
 impl Engine {
     /// The outcome of a waiter's call. Those that try behind it hear of it, too.
@@ -60,7 +60,7 @@ impl Engine {
             return;
         };
         let is_stale = matches!(outcome, CallOutcome::Answered(Reply::Stale));
-        let was_stale = std::mem::replace(&mut waiter.stale, is_stale);
+        let was_stale = std::mem::replace(&mut waiter.call.stale, is_stale);
         if waiter.terms.special.steal {
             return self.stole(id, sent, outcome, was_stale);
         }
@@ -181,7 +181,7 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let expires = timing::copy_expires(sent, waiter.limit);
+        let expires = timing::copy_expires(sent, waiter.call.limit);
         waiter.unsettled = Some(expires);
         if waiter.answered {
             return self.remove_waiter(id, false);
@@ -292,12 +292,8 @@ impl Engine {
     }
 
     /// A caller has acquired the lock. It becomes a hold.
-    pub(super) fn won(
-        &mut self,
-        id: RequestId,
-        sent: Moment,
-        (ttl, token): (Duration, Option<u64>),
-    ) {
+    pub(super) fn won(&mut self, id: RequestId, sent: Moment, told: (Duration, Option<u64>)) {
+        let (ttl, token) = told;
         let Some(waiter) = self.names.waiters.get(&id) else {
             return;
         };
@@ -318,7 +314,7 @@ impl Engine {
         let (gone, others) = blocked_by(&self.holds, queue, &waiter);
         let in_doubt = !gone.is_empty() || !others.is_empty();
         queue.take_out(id);
-        queue.add_hold(waiter.owner);
+        queue.add_hold(waiter.call.owner);
         let (place, leaves) = self.hold_in_crowd(&waiter);
         let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
             return;
@@ -333,7 +329,7 @@ impl Engine {
             self.leave_crowd(&waiter.name);
         }
         let again = waiter.ahead == Ahead::Asking { again: true };
-        let (owner, terms) = (waiter.owner, waiter.terms);
+        let (owner, terms) = (waiter.call.owner, waiter.terms);
         let others_wait = || (waiter.name.clone(), waiter.key, waiter.form.clone());
         let others_wait = (!alone).then(others_wait);
         self.open_hold(id, waiter, Granted { terms, sent, ttl }, token);
@@ -352,15 +348,19 @@ impl Engine {
         self.adopt_waiters(&name, key, owner, &form);
         // A reader that won ahead of the head changes nothing for the others.
         if was_head {
-            if form.kind.reads() {
-                self.let_readers_ask_again(&name);
-            }
-            self.advance(&name);
+            self.head_won(&name, form.kind, again);
         }
-        // A message that came during its call may have been for the next one: permits that one caller
-        // gets leave others.
-        if was_head && again && form.kind.takes_permits() && form.kind.facts().queues {
-            self.wake_head(&name);
+    }
+
+    /// The head has the lock, so those behind it may ask. `again`: a message came during its call.
+    fn head_won(&mut self, name: &Name, kind: Kind, again: bool) {
+        if kind.reads() {
+            self.let_readers_ask_again(name);
+        }
+        self.advance(name);
+        // The message may have been for the next one: permits that one caller gets leave others.
+        if again && kind.takes_permits() && kind.facts().queues {
+            self.wake_head(name);
         }
     }
 
@@ -376,7 +376,7 @@ impl Engine {
             return self.end_waiter(id, Error::new(ErrorKind::Unavailable, text), true);
         }
         let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
-        let burned = std::mem::replace(&mut waiter.owner, next);
+        let burned = std::mem::replace(&mut waiter.call.owner, next);
         let unsettled = waiter.unsettled.take();
         waiter.ahead = Ahead::InVain;
         waiter.announced &= !waiter.queues();

@@ -19,9 +19,8 @@ use crate::engine::links::Which;
 use crate::engine::waiter::{Ahead, Waiter};
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
-use crate::primitives::facts::Layout;
 use crate::tuning;
-use crate::wire::{Form, Name, Op, OwnerId, Reply};
+use crate::wire::{Form, Name, Op, OwnerId, Reply, Topic};
 
 impl Engine {
     /// Sends a call of this waiter. If one is in flight, another follows when that is refused.
@@ -43,7 +42,7 @@ impl Engine {
         }
         let queue = self.names.queues.get(&waiter.name);
         let own = queue.map(|queue| blocking(&self.holds, queue, Wish::of(waiter), true).collect());
-        let outdated = self.cx.is_outdated(waiter.owner);
+        let outdated = self.cx.is_outdated(waiter.call.owner);
         let next = outdated.then(|| self.cx.next_owner());
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
@@ -53,7 +52,7 @@ impl Engine {
         if let Some(next) = next {
             // The next owner takes the place. Only one of two copies of this process gets it. The calls of
             // several owners may have got lost, so the server gets all of them, until it answers.
-            let before = std::mem::replace(&mut waiter.owner, next);
+            let before = std::mem::replace(&mut waiter.call.owner, next);
             if waiter.has_place() {
                 if waiter.earlier.len() >= tuning::FORMER_OWNERS {
                     // The first one had a place for certain.
@@ -64,7 +63,7 @@ impl Engine {
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
         let op = Op::Acquire(waiter.next_try(self.cx.now, self.cx.config.recheck));
-        let (limit, purpose) = (waiter.limit, Purpose::Try(id));
+        let (limit, purpose) = (waiter.call.limit, Purpose::Try(id));
         let inline = self.view().inline(&self.cx, &purpose, &op);
         if let Some(waiter) = self.names.waiters.get_mut(&id) {
             waiter.inline = inline.is_some();
@@ -130,9 +129,10 @@ impl Engine {
                 let facts = waiter.form.kind.facts();
                 let denied = queue.is_some_and(|queue| queue.crowd.is_denied());
                 let hears_all = waiter.is_first || denied || !waiter.is_seated();
-                let topic = match facts.layout {
-                    Layout::QueuedPermits if hears_all => facts.topic,
-                    _ => (facts.heard_by)(waiter.owner),
+                let topic = match (facts.heard_by)(waiter.call.owner) {
+                    // It only tells who is the first.
+                    Topic::Seat(_) if hears_all => facts.topic,
+                    own => own,
                 };
                 self.names.want_channel(&mut self.cx, name, topic);
             }
@@ -155,7 +155,7 @@ impl Engine {
         let again = asked == Ahead::Asking { again: true };
         match outcome {
             CallOutcome::Unanswered if waiter.lines_up_anew() => {
-                let expires = timing::copy_expires(sent, waiter.limit);
+                let expires = timing::copy_expires(sent, waiter.call.limit);
                 self.line_up_anew(id, expires);
             }
             CallOutcome::Unanswered => self.unanswered_try(id, sent),
@@ -186,7 +186,7 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let owner = std::mem::replace(&mut waiter.owner, next);
+        let owner = std::mem::replace(&mut waiter.call.owner, next);
         (waiter.ahead, waiter.unsettled, waiter.asked) = (Ahead::No, None, false);
         let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
         self.clean_up(Left::of(&name, owner, &form, lease), Some(expires));
@@ -308,7 +308,7 @@ impl Engine {
             .queues
             .get(name)
             .and_then(|queue| queue.waiters.front().copied());
-        let (Some(head), Some(id)) = (head.filter(|head| head.owner == owner), id) else {
+        let (Some(head), Some(id)) = (head.filter(|head| head.call.owner == owner), id) else {
             return;
         };
         if head.is_asking() {

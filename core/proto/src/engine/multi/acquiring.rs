@@ -6,23 +6,15 @@ use std::time::Duration;
 
 use super::quorum::{Lack, Look};
 use crate::engine::context::Context;
-use crate::engine::interface::{Done, LevelId, Part, RequestId, Terms};
+use crate::engine::interface::{AcquireAll, Done, LevelId, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::HoldCell;
-use crate::key::OwnerKey;
 use crate::moment::Moment;
-use crate::wire::Name;
 
 /// An acquisition under way.
 #[derive(Debug)]
 pub(super) struct Acquiring {
-    pub(super) name: Name,
-    pub(super) key: OwnerKey,
-    pub(super) terms: Terms,
-    pub(super) parts: Arc<[Part]>,
-    /// How many of them make it held.
-    pub(super) needed: usize,
-    pub(super) wait: Option<Duration>,
+    pub(super) wanted: AcquireAll,
     pub(super) deadline: Option<Moment>,
     /// The parts that it has.
     pub(super) granted: Vec<Option<Grant>>,
@@ -51,12 +43,12 @@ pub(super) struct Grant {
 impl Acquiring {
     /// Whether some of its parts are enough.
     pub(super) fn is_quorum(&self) -> bool {
-        self.needed < self.parts.len()
+        self.wanted.needed < self.wanted.parts.len()
     }
 
     /// Whether a refusal ends the acquisition.
     pub(super) fn is_try(&self) -> bool {
-        self.wait == Some(Duration::ZERO)
+        self.wanted.wait == Some(Duration::ZERO)
     }
 
     /// Takes the answer for a part.
@@ -125,8 +117,8 @@ impl Acquiring {
     /// late, or never: with enough others nobody waits for it. One that was not tried yet is waited for, or
     /// the first locks of a client would be on a bare majority.
     pub(super) fn is_round_over(&self, cx: &Context) -> bool {
-        let is_enough = self.held(cx.now) >= self.needed;
-        let mut asked = self.asked.iter().zip(self.parts.iter());
+        let is_enough = self.held(cx.now) >= self.wanted.needed;
+        let mut asked = self.asked.iter().zip(self.wanted.parts.iter());
         asked.all(|(asked, part)| {
             asked.is_none()
                 || is_enough && self.look.is_on() && cx.links.error(&part.name).is_some()
@@ -136,7 +128,10 @@ impl Acquiring {
     /// Why a quorum cannot be reached.
     pub(super) fn no_quorum(&self, cx: &Context) -> Error {
         let unheard = self.asked.iter().position(Option::is_some);
-        match self.look.reason(self.parts.len() - self.needed, unheard) {
+        match self
+            .look
+            .reason(self.wanted.parts.len() - self.wanted.needed, unheard)
+        {
             Lack::Busy(part) => self.timeout(part),
             Lack::Failed(part, error) => self.of_part(part, error.clone()),
             Lack::Unheard(part) => self.unheard(cx, part),
@@ -145,17 +140,17 @@ impl Acquiring {
 
     /// Whether the server of a part stays out of reach.
     pub(super) fn is_cut_off(&self, cx: &Context, part: usize) -> bool {
-        let part = self.parts.get(part);
+        let part = self.wanted.parts.get(part);
         part.is_some_and(|part| cx.links.is_hopeless(&part.name))
     }
 
     /// The error about a part, which its text names.
     pub(super) fn of_part(&self, part: usize, error: Error) -> Error {
-        let error = match self.parts.get(part) {
+        let error = match self.wanted.parts.get(part) {
             Some(part) => error.of_part(&part.name),
             None => error,
         };
-        error.on(&self.name)
+        error.on(&self.wanted.name)
     }
 
     /// The first part that it does not have.
@@ -165,7 +160,7 @@ impl Acquiring {
 
     /// The server of a part has not answered in time.
     pub(super) fn unheard(&self, cx: &Context, part: usize) -> Error {
-        let down = self.parts.get(part);
+        let down = self.wanted.parts.get(part);
         let down = down.and_then(|part| cx.links.error(&part.name));
         let late = || Error::new(ErrorKind::Unavailable, "no answer in time");
         self.of_part(part, down.unwrap_or_else(late))
@@ -173,14 +168,14 @@ impl Acquiring {
 
     /// The caller's time is over, or it does not wait.
     pub(super) fn timeout(&self, part: usize) -> Error {
-        let part = self.parts.get(part).map_or("", |part| &*part.name);
-        let text = match self.wait.filter(|wait| !wait.is_zero()) {
+        let part = self.wanted.parts.get(part).map_or("", |part| &*part.name);
+        let text = match self.wanted.wait.filter(|wait| !wait.is_zero()) {
             Some(wait) => format!(
                 "not acquired within {wait:?}: somebody else holds {part:?} or waits for it; wait longer, or look at who holds it"
             ),
             None => format!("somebody else holds {part:?} or waits for it"),
         };
-        Error::new(ErrorKind::Timeout, text).on(&self.name)
+        Error::new(ErrorKind::Timeout, text).on(&self.wanted.name)
     }
 }
 

@@ -13,11 +13,11 @@ pub(super) struct Group {
     pub(super) cell: Arc<HoldCell>,
     /// How many parts the lock has, those that are not held included.
     pub(super) of: usize,
-    pub(super) levels: Vec<Level>,
+    pub(super) levels: Vec<GroupLevel>,
 }
 
 #[derive(Debug)]
-pub(super) struct Level {
+pub(super) struct GroupLevel {
     pub(super) id: LevelId,
     /// Only its key can release it.
     pub(super) tied: bool,
@@ -35,12 +35,12 @@ impl Group {
 
     /// Whether its key left it to the end of its leases, and that has come.
     pub(super) fn has_run_out(&self) -> bool {
-        let left = |level: &Level| level.tied && level.fixed;
+        let left = |level: &GroupLevel| level.tied && level.fixed;
         self.cell.told_lost() == Some(LostReason::Expired) && self.levels.iter().all(left)
     }
 
     /// The level with this number, or the newest.
-    pub(super) fn level(&self, id: Option<LevelId>) -> Option<&Level> {
+    pub(super) fn level(&self, id: Option<LevelId>) -> Option<&GroupLevel> {
         match id {
             Some(id) => self.levels.iter().find(|level| level.id == id),
             None => self.levels.last(),
@@ -50,7 +50,7 @@ impl Group {
 
 /// A release or an extension of all parts.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct GroupCommand {
     /// It has its answer already.
     pub(super) answered: bool,
     pub(super) name: Name,
@@ -68,10 +68,10 @@ pub(super) struct Command {
     pub(super) unconfirmed: usize,
 }
 
-impl Command {
+impl GroupCommand {
     /// A release or an extension of so many parts.
     pub(super) fn of(cell: &HoldCell, left: usize, done: Done) -> Self {
-        Command {
+        GroupCommand {
             answered: false,
             name: cell.name.clone(),
             left,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, IS_PART};
-use super::interface::{Done, Lease, LevelId, Output, Part, RequestId, Target, Terms};
+use super::interface::{AcquireAll, Done, Lease, LevelId, Output, Part, RequestId, Target, Terms};
 use super::timers::Timer;
 use super::waiter::Acquisition;
 use crate::error::{Error, LostReason, Result};
@@ -35,7 +35,7 @@ use crate::maps::{Map, SortedMap};
 use crate::tuning;
 use crate::wire::{Kind, Name, OwnerId, Side};
 use acquiring::{Acquiring, Grant};
-use held::{Command, Group, Level};
+use held::{Group, GroupCommand, GroupLevel};
 use quorum::{Look, Next, Round};
 
 /// Puts the locks of a multi lock into the order in which every client waits for them, and gives them
@@ -77,7 +77,7 @@ pub fn in_order<L>(mut locks: Vec<L>, of: impl Fn(&L) -> (&Name, Kind)) -> Resul
 #[derive(Debug, Default)]
 pub(super) struct Multi {
     attempts: SortedMap<RequestId, Acquiring>,
-    commands: SortedMap<RequestId, Command>,
+    commands: SortedMap<RequestId, GroupCommand>,
     /// The request of a caller that a request for a part belongs to.
     asked: SortedMap<RequestId, Asked>,
     /// The holds, by the owner of their cell. That owner is never in Redis.
@@ -129,17 +129,6 @@ enum Asked {
     Command(RequestId),
 }
 
-/// An acquisition, as its caller asks for it.
-pub(super) struct Wanted {
-    pub(super) name: Name,
-    pub(super) key: OwnerKey,
-    pub(super) wait: Option<Duration>,
-    pub(super) terms: Terms,
-    pub(super) parts: Arc<[Part]>,
-    /// How many of them make it held.
-    pub(super) needed: usize,
-}
-
 impl Multi {
     /// Whether this owner stands for a multi lock that is held.
     pub(super) fn has(&self, owner: OwnerId) -> bool {
@@ -158,7 +147,7 @@ impl Multi {
             return Some((id, 1));
         }
         match *self.asked.get(&id)? {
-            Asked::Attempt(of, _) => Some((of, self.attempts.get(&of)?.parts.len())),
+            Asked::Attempt(of, _) => Some((of, self.attempts.get(&of)?.wanted.parts.len())),
             Asked::Command(of) => Some((of, self.commands.get(&of)?.left)),
         }
     }
@@ -238,7 +227,7 @@ impl Multi {
         self.groups.get_mut(found?)
     }
 
-    fn begin(&mut self, cx: &mut Context, cell: Arc<HoldCell>, of: usize, level: Level) {
+    fn begin(&mut self, cx: &mut Context, cell: Arc<HoldCell>, of: usize, level: GroupLevel) {
         cell.set_count(1);
         let owner = cell.owner;
         for part in cell.parts() {
@@ -288,37 +277,24 @@ impl Multi {
     // ---- acquiring ----
 
     /// Acquires all of `parts`, which are in the order of names.
-    pub(super) fn acquire(&mut self, cx: &mut Context, id: RequestId, wanted: Wanted) {
-        let Wanted {
-            name,
-            key,
-            wait,
-            terms,
-            parts,
-            needed,
-        } = wanted;
-        if terms.tied
-            && let Some(error) = self.lost_before(cx, &name, key)
+    pub(super) fn acquire(&mut self, cx: &mut Context, id: RequestId, wanted: AcquireAll) {
+        if wanted.terms.tied
+            && let Some(error) = self.lost_before(cx, &wanted.name, wanted.key)
         {
             return cx.fail(id, error);
         }
-        let waits = wait.filter(|wait| !wait.is_zero());
-        let count = parts.len();
+        let waits = wanted.wait.filter(|wait| !wait.is_zero());
+        let parts = wanted.parts.len();
         let attempt = Acquiring {
-            name,
-            key,
-            terms,
-            wait,
+            wanted,
             deadline: waits.map(|wait| cx.now.after(wait)),
-            granted: parts.iter().map(|_| None).collect(),
-            asked: parts.iter().map(|_| None).collect(),
-            busy: vec![false; parts.len()],
+            granted: (0..parts).map(|_| None).collect(),
+            asked: vec![None; parts],
+            busy: vec![false; parts],
             waits_for: None,
             has_waited: false,
-            parts,
-            needed,
             refused: None,
-            look: Look::first(count),
+            look: Look::first(parts),
             failed: None,
         };
         if let Some(deadline) = attempt.deadline {
@@ -334,7 +310,7 @@ impl Multi {
             return;
         };
         if attempt.is_quorum() {
-            if attempt.held(cx.now) >= attempt.needed {
+            if attempt.held(cx.now) >= attempt.wanted.needed {
                 return self.open_in_time(cx, id);
             }
             let error = attempt.no_quorum(cx);
@@ -347,6 +323,7 @@ impl Multi {
         let refused = attempt.refused.as_ref().map(|(part, _)| *part);
         let part = refused.or_else(|| attempt.first_missing()).unwrap_or(0);
         let down = attempt
+            .wanted
             .parts
             .get(part)
             .and_then(|of| cx.links.error(&of.name));
@@ -413,7 +390,8 @@ impl Multi {
         let Some(attempt) = self.attempts.get_mut(&id) else {
             return;
         };
-        let (Some(of), Some(slot)) = (attempt.parts.get(part), attempt.asked.get_mut(part)) else {
+        let (Some(of), Some(slot)) = (attempt.wanted.parts.get(part), attempt.asked.get_mut(part))
+        else {
             return;
         };
         *slot = Some(asked);
@@ -424,7 +402,7 @@ impl Multi {
             // Permits belong to an acquisition, not to a key.
             key: match of.terms.kind {
                 kind if kind.takes_permits() => OwnerKey::Once,
-                _ => attempt.key,
+                _ => attempt.wanted.key,
             },
             wait,
             // The multi lock as a whole is tied to its key.
@@ -497,8 +475,8 @@ impl Multi {
         let left = attempt.deadline.map(|deadline| cx.now.until(deadline));
         let round = Round {
             granted: attempt.granted.iter().flatten().count(),
-            needed: attempt.needed,
-            parts: attempt.parts.len(),
+            needed: attempt.wanted.needed,
+            parts: attempt.wanted.parts.len(),
             is_last: attempt.is_try() || left.is_some_and(|left| left.is_zero()),
         };
         let next = attempt
@@ -557,7 +535,7 @@ impl Multi {
         let Some(attempt) = self.attempts.get_mut(&id) else {
             return false;
         };
-        let parts = attempt.parts.iter().zip(&attempt.granted);
+        let parts = attempt.wanted.parts.iter().zip(&attempt.granted);
         let parts = parts.zip(&mut attempt.asked).enumerate();
         for (part, ((of, grant), slot)) in parts {
             let (Lease::Fixed(lease), Some(grant)) = (of.terms.lease, grant) else {
@@ -614,7 +592,7 @@ impl Multi {
     pub(super) fn give_up_all(&mut self, cx: &mut Context, error: &Error) {
         let attempts = self.attempts.iter();
         let mut attempts: Vec<(RequestId, Name)> = attempts
-            .map(|(id, attempt)| (*id, attempt.name.clone()))
+            .map(|(id, attempt)| (*id, attempt.wanted.name.clone()))
             .collect();
         attempts.sort_unstable();
         for (id, name) in attempts {
@@ -628,35 +606,36 @@ impl Multi {
         let Some(attempt) = self.take_attempt(cx, id) else {
             return;
         };
+        let wanted = attempt.wanted;
         let is_fixed = |of: &Part| matches!(of.terms.lease, Lease::Fixed(_));
-        let fixed = attempt.parts.iter().all(is_fixed);
-        let (of, needed) = (attempt.parts.len(), attempt.needed);
+        let fixed = wanted.parts.iter().all(is_fixed);
+        let (of, needed) = (wanted.parts.len(), wanted.needed);
         self.stop_asking(attempt.asked);
         let mut grants: Vec<Grant> = attempt.granted.into_iter().flatten().collect();
-        if attempt.terms.kind == Kind::Quorum {
+        if wanted.terms.kind == Kind::Quorum {
             // A level of a hold has no part that the hold does not have.
-            let fresh = self.fresh_parts(&attempt.name, attempt.key, needed, &mut grants);
+            let fresh = self.fresh_parts(&wanted.name, wanted.key, needed, &mut grants);
             self.give_back(fresh);
         }
         let level = cx.next_id();
         let parts = grants.iter().map(|grant| (grant.cell.owner, grant.level));
-        let entry = Level {
+        let entry = GroupLevel {
             id: level,
-            tied: attempt.terms.tied,
+            tied: wanted.terms.tied,
             abandoned: false,
             fixed,
             parts: parts.collect(),
         };
         let cells: Box<[Arc<HoldCell>]> = grants.into_iter().map(|grant| grant.cell).collect();
-        let cell = match self.same_hold(&attempt.name, &cells) {
+        let cell = match self.same_hold(&wanted.name, &cells) {
             Some(group) => {
                 group.levels.push(entry);
                 group.cell.set_count(group.count());
                 group.cell.clone()
             }
             None => {
-                let (name, key, owner) = (attempt.name, attempt.key, cx.next_owner());
-                let manner = (attempt.terms.kind, needed);
+                let (name, key, owner) = (wanted.name, wanted.key, cx.next_owner());
+                let manner = (wanted.terms.kind, needed);
                 let cell = Arc::new(HoldCell::of_parts(name, key, owner, manner, cells));
                 self.begin(cx, cell.clone(), of, entry);
                 cell
@@ -692,7 +671,7 @@ impl Multi {
     pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId, error: Error) {
         if let Some(attempt) = self.attempts.get(&id) {
             let text = "the wait was cancelled; nothing stays behind in Redis";
-            let error = error.reworded(text.to_owned()).on(&attempt.name);
+            let error = error.reworded(text.to_owned()).on(&attempt.wanted.name);
             return self.give_up(cx, id, error);
         }
         let command = self.commands.get_mut(&id);
@@ -735,7 +714,7 @@ impl Multi {
         };
         // If the release of so many is not confirmed, the next owner still finds enough others.
         let spare = of - cell.needed();
-        let mut command = Command::of(&cell, level.parts.len(), Done::Released);
+        let mut command = GroupCommand::of(&cell, level.parts.len(), Done::Released);
         command.spare.1 = spare;
         self.commands.insert(id, command);
         for (owner, level) in level.parts {
@@ -762,7 +741,7 @@ impl Multi {
             Ok(found) => found,
             Err(error) => return cx.fail(id, error),
         };
-        let command = Command::of(&cell, parts.len(), Done::Extended);
+        let command = GroupCommand::of(&cell, parts.len(), Done::Extended);
         self.commands.insert(id, command);
         for (owner, level) in parts {
             let asked = self.ask_of_part(cx, id);
@@ -830,7 +809,7 @@ impl Multi {
         let Some(group) = self.groups.get_mut(&owner) else {
             return;
         };
-        let own = |own: &&mut Level| own.id == level && !own.abandoned;
+        let own = |own: &&mut GroupLevel| own.id == level && !own.abandoned;
         let Some(level) = group.levels.iter_mut().find(own) else {
             return;
         };
@@ -942,7 +921,7 @@ impl Multi {
         cx: &mut Context,
         owner: OwnerId,
         level: Option<LevelId>,
-    ) -> Option<(Arc<HoldCell>, usize, Level)> {
+    ) -> Option<(Arc<HoldCell>, usize, GroupLevel)> {
         let group = self.groups.get_mut(&owner)?;
         let at = match level {
             Some(id) => group.levels.iter().position(|level| level.id == id)?,

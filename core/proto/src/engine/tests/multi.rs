@@ -12,7 +12,7 @@ fn parts(names: &[&str]) -> Arc<[Part]> {
 }
 
 fn acquire_all(rig: &mut Rig, names: &[&str], key: OwnerKey, wait: Option<Duration>) -> RequestId {
-    rig.request(Request::AcquireAll {
+    rig.request(Request::AcquireAll(AcquireAll {
         name: names.join(", ").into(),
         parts: parts(names),
         needed: names.len(),
@@ -22,7 +22,7 @@ fn acquire_all(rig: &mut Rig, names: &[&str], key: OwnerKey, wait: Option<Durati
             kind: Kind::Multi,
             ..WATCHED
         },
-    })
+    }))
 }
 
 /// The names that the calls want to acquire, or release.
@@ -318,14 +318,14 @@ fn acquire_tied(rig: &mut Rig, names: &[&str], lease: Lease) -> RequestId {
         },
         ..part.clone()
     };
-    rig.request(Request::AcquireAll {
+    rig.request(Request::AcquireAll(AcquireAll {
         name: names.join(", ").into(),
         parts: parts(names).iter().map(part).collect(),
         needed: names.len(),
         key,
         wait: None,
         terms,
-    })
+    }))
 }
 
 /// A lock says after the outage that the server cannot be reached. So does a multi lock that waits.
@@ -500,7 +500,7 @@ fn a_close_gives_back_parts_that_linger() {
         },
         ..part.clone()
     };
-    let id = rig.request(Request::AcquireAll {
+    let id = rig.request(Request::AcquireAll(AcquireAll {
         name: "a, b".into(),
         parts: parts(&["a", "b"]).iter().map(lingering).collect(),
         needed: 2,
@@ -511,7 +511,7 @@ fn a_close_gives_back_parts_that_linger() {
             linger: true,
             ..WATCHED
         },
-    });
+    }));
     let sent = rig.all_sent();
     rig.grant(&sent[0]);
     busy(&mut rig, &sent[1]);
@@ -591,7 +591,7 @@ fn the_name_of_the_whole_is_of_these_locks_alone() {
 const SERVERS: [&str; 3] = ["q at a:1", "q at b:1", "q at c:1"];
 
 fn acquire_most(rig: &mut Rig, wait: Option<Duration>) -> RequestId {
-    rig.request(Request::AcquireAll {
+    rig.request(Request::AcquireAll(AcquireAll {
         name: "q".into(),
         parts: parts(&SERVERS),
         needed: 2,
@@ -601,7 +601,7 @@ fn acquire_most(rig: &mut Rig, wait: Option<Duration>) -> RequestId {
             kind: Kind::Quorum,
             ..WATCHED
         },
-    })
+    }))
 }
 
 #[test]
@@ -770,7 +770,7 @@ fn a_time_that_is_over_names_the_servers_that_did_not_answer() {
 fn a_level_of_a_quorum_joins_the_hold_of_its_key() {
     let mut rig = Rig::new();
     let enter = |rig: &mut Rig| {
-        rig.request(Request::AcquireAll {
+        rig.request(Request::AcquireAll(AcquireAll {
             name: "q".into(),
             parts: parts(&SERVERS),
             needed: 2,
@@ -780,7 +780,7 @@ fn a_level_of_a_quorum_joins_the_hold_of_its_key() {
                 kind: Kind::Quorum,
                 ..WATCHED
             },
-        })
+        }))
     };
     let id = enter(&mut rig);
     let sent = rig.all_sent();

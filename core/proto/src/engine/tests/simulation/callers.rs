@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::permits::LIMIT;
-use crate::engine::{Input, Lease, LevelId, Part, Request, RequestId, Target, Terms};
+use crate::engine::{AcquireAll, Input, Lease, LevelId, Part, Request, RequestId, Target, Terms};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::support::random::Random;
@@ -301,14 +301,14 @@ impl Caller {
             // A key may wait for its own hold. Only a bounded wait gets it out of that.
             _ => reentrant.then_some(Duration::from_secs(60)),
         };
-        Deed::Ask(Request::AcquireAll {
+        Deed::Ask(Request::AcquireAll(AcquireAll {
             name: all.join(", ").into(),
             key: random.pick(&[OwnerKey::Once, self.key]),
             wait: wait.or(Some(Duration::from_millis(100))),
             terms: Terms { kind, ..QUICK },
             needed,
             parts,
-        })
+        }))
     }
 
     /// A new token, or the one that it used last.

@@ -399,7 +399,7 @@ impl Engine {
             .names
             .waiters
             .values()
-            .any(|waiter| waiter.owner == owner || waiter.earlier.contains(&owner));
+            .any(|waiter| waiter.call.owner == owner || waiter.earlier.contains(&owner));
         tries
             || self.queries.adopts_as(owner)
             || self

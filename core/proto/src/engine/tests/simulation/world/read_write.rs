@@ -81,7 +81,7 @@ impl World {
         let client = &mut self.clients[place];
         let now = client.local(self.time);
         let waiters = &client.engine.names.waiters;
-        let waiter = waiters.iter().find(|(_, one)| one.owner == *owner);
+        let waiter = waiters.iter().find(|(_, one)| one.call.owner == *owner);
         // Its caller may have its answer by now.
         let Some((id, waiter)) = waiter.filter(|_| form.kind == Kind::Read) else {
             return;
