@@ -18,6 +18,7 @@ use crate::wire::{
     Acquire, Fencing, Form, Inspection, Kind, Op, Release, Renewal, Topic, decode, refusal,
 };
 use crate::{AcquireOptions, Client};
+use redlatch_proto::net::{Item, Reader};
 
 /// How long an error's text may be, whatever it was made of.
 const LONGEST_TEXT: usize = 1500;
@@ -71,13 +72,35 @@ fn ops() -> Vec<Op> {
     ]
 }
 
-/// A reply of the server, to each of our commands.
+/// What is read of these pieces, and whether the next bytes are refused.
+fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Item>, bool) {
+    let (mut reader, mut items) = (Reader::default(), Vec::new());
+    for piece in pieces {
+        reader.add(piece);
+        loop {
+            match reader.next() {
+                Ok(Some(item)) => items.push(item),
+                Ok(None) => break,
+                Err(_) => return (items, true),
+            }
+        }
+    }
+    (items, false)
+}
+
+/// Replies of the server, to each of our commands. They are the same in whatever pieces they arrive.
 pub fn replies(input: &[u8]) {
-    let Ok(Some(value)) = redlatch_proto::net::parse(input) else {
-        return;
-    };
-    for op in ops() {
-        check(&decode(&op, value.clone()), &[ErrorKind::Server]);
+    let whole = read([input]);
+    assert_eq!(read(input.chunks(1)), whole);
+    let sum = input.iter().map(|byte| usize::from(*byte)).sum::<usize>();
+    let (first, rest) = input.split_at(sum % input.len().max(1));
+    assert_eq!(read([first, rest]), whole);
+    for item in whole.0 {
+        if let Item::Reply(value) = item {
+            for op in ops() {
+                check(&decode(&op, value.clone()), &[ErrorKind::Server]);
+            }
+        }
     }
 }
 

@@ -282,6 +282,7 @@ impl Plan {
             command: Vec::new(),
             answer: vec![0; tuning::INLINE_READ],
             got: 0,
+            reader: net::Reader::default(),
             clock,
             publish,
             shares: true,
@@ -303,9 +304,10 @@ pub(super) struct InlineConnection {
     /// The last call, and the command that was written for it.
     call: Option<Call>,
     command: Vec<u8>,
-    /// The first `got` bytes of `answer` are what has come of the reply.
+    /// The first `got` bytes of `answer` are what has come of the reply, behind what `reader` has of it.
     answer: Vec<u8>,
     got: usize,
+    reader: net::Reader,
     pub(super) clock: ServerClock,
     pub(super) publish: Publish,
     /// Whether the server accepts batches on it, as far as is known.
@@ -387,9 +389,6 @@ impl InlineConnection {
             self.patience = patience;
         }
         loop {
-            if self.got == self.answer.len() {
-                self.answer.resize(self.got + tuning::INLINE_READ, 0);
-            }
             match self.stream.read(&mut self.answer[self.got..]) {
                 Ok(0) => return Err(io::Error::from(IoKind::UnexpectedEof)),
                 Ok(more) => {
@@ -414,21 +413,30 @@ impl InlineConnection {
     }
 
     /// The reply, if all of it is there.
-    fn parse(&self) -> io::Result<Option<Value>> {
+    fn parse(&mut self) -> io::Result<Option<Value>> {
         let answer = &self.answer[..self.got];
-        if !answer.ends_with(b"\r\n") {
-            return Ok(None);
+        if self.reader.is_clear() {
+            if !answer.ends_with(b"\r\n") && self.got < self.answer.len() {
+                return Ok(None);
+            }
+            // Most replies are a number, and most others an array of numbers.
+            if let [b':', digits @ .., b'\r', b'\n'] = answer
+                && let Some(number) = natural(digits)
+            {
+                return Ok(Some(Value::Int(number)));
+            }
+            if let Some(array) = numbers(answer) {
+                return Ok(Some(array));
+            }
         }
-        // Most replies are a number, and most others an array of numbers.
-        if let [b':', digits @ .., b'\r', b'\n'] = answer
-            && let Some(number) = natural(digits)
-        {
-            return Ok(Some(Value::Int(number)));
+        self.reader.add(answer);
+        self.got = 0;
+        let item = self.reader.next().map_err(io::Error::other)?;
+        match item {
+            None => Ok(None),
+            Some(net::Item::Reply(value)) if self.reader.is_clear() => Ok(Some(value)),
+            Some(_) => Err(io::Error::other("the server says something unasked")),
         }
-        if let Some(array) = numbers(answer) {
-            return Ok(Some(array));
-        }
-        net::parse(answer).map_err(io::Error::other)
     }
 
     /// Whether the last reply came within `patience`.
@@ -553,6 +561,7 @@ mod tests {
             command: Vec::new(),
             answer: vec![0; tuning::INLINE_READ],
             got: 0,
+            reader: net::Reader::default(),
             clock: ServerClock::new(0, used),
             publish: Publish::Classic,
             shares: true,
@@ -622,6 +631,51 @@ mod tests {
                 .expect("it waits no longer");
             assert!(result.is_err());
             waiter.join().expect("no panic").expect("told");
+        }
+    }
+
+    /// Each part of a long one was read with all parts before it.
+    #[test]
+    fn an_answer_is_read_whatever_its_length_and_its_pieces() {
+        let (direct, mut theirs) = made(clock::now());
+        let mut connection = direct.take(clock::now()).expect("it is in good order");
+        let long = |count: usize| {
+            let values = vec![Value::BulkString(vec![b'n'; 20]); count];
+            let text = format!(
+                "*{count}\r\n{}",
+                "$20\r\nnnnnnnnnnnnnnnnnnnnn\r\n".repeat(count)
+            );
+            (text, Value::Array(values))
+        };
+        let number = (":7\r\n".to_owned(), Value::Int(7));
+        let ints = vec![Value::Int(7); 2000];
+        let numbers = (
+            format!("*2000\r\n{}", ":7\r\n".repeat(2000)),
+            Value::Array(ints),
+        );
+        for (text, value) in [
+            long(1),
+            number.clone(),
+            long(20_000),
+            number,
+            numbers,
+            long(0),
+        ] {
+            let writer = thread::spawn(move || {
+                theirs.write_all(text.as_bytes()).expect("written");
+                theirs
+            });
+            let (read, _) = connection.receive(None).expect("a reply").expect("in time");
+            assert!(read == value);
+            assert_eq!(connection.answer.len(), tuning::INLINE_READ);
+            connection.got = 0;
+            theirs = writer.join().expect("no panic");
+        }
+        for wrong in ["+OK\r\n:1\r\n", ">1\r\n:1\r\n", "$536870913\r\n"] {
+            let (direct, mut theirs) = made(clock::now());
+            let mut connection = direct.take(clock::now()).expect("it is in good order");
+            theirs.write_all(wrong.as_bytes()).expect("written");
+            assert!(connection.receive(None).is_err(), "{wrong}");
         }
     }
 

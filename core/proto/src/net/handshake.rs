@@ -226,7 +226,7 @@ impl Handshake {
 
     fn read(&mut self, io: &mut dyn Io) -> Result<Setup, Error> {
         let server = self.server.clone();
-        let useless = |why: &str| server.garbled(why);
+        let useless = |why: String| server.garbled(&why);
         while let Some(step) = self.steps.front().copied() {
             let value = match self.reader.next().map_err(useless)? {
                 None => return Ok(Setup::Wants),

@@ -25,6 +25,6 @@ mod topology;
 pub use asking::Asking;
 pub use io::{Arrival, ConnId, Io, Lost};
 pub use link::Calls;
-pub use resp::parse;
+pub use resp::{Item, Reader};
 pub use server::{ClusterPubsub, Manner, Opened, Protocol, Server};
 pub use topology::Net;
