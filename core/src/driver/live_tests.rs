@@ -22,6 +22,7 @@ use super::shared_engine::Effect;
 use super::tcp::HOSTS;
 use super::*;
 use crate::clock;
+use crate::credentials::{Credentials, Provider};
 use crate::engine::{AcquireAll, CallOutcome, Config, Lease, Part, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
@@ -29,6 +30,7 @@ use crate::loss::{Watcher, watch};
 use crate::moment::Moment;
 use crate::options::{ClientOptions, Protocol};
 use crate::parking::ParkingGroups;
+use crate::primaries::primaries;
 use crate::shared_call::REFUSED;
 use crate::support::Server;
 use crate::sys::HAS_RECEIVE_MINIMUM;
@@ -56,7 +58,21 @@ fn place_by(protocol: Protocol, url: &str) -> (Place, Manner) {
 
 /// Makes a connection for tools, or one that a thread can block on.
 async fn asking(what: &str, url: &str) -> Result<()> {
-    let (place, manner) = place_by(Protocol::Auto, url);
+    asking_by(what, url, None).await
+}
+
+/// The same, with the credentials of a program.
+async fn asking_by(what: &str, url: &str, provider: Option<Provider>) -> Result<()> {
+    let url = match what {
+        "primary" => url.replacen("redis", "redis+sentinel", 1) + "main",
+        "slots" => url.replacen("redis", "redis+cluster", 1),
+        _ => url.to_owned(),
+    };
+    let (place, mut manner) = place_by(Protocol::Auto, &url);
+    manner.provider = provider;
+    if matches!(what, "primary" | "slots") {
+        return primaries(&place, &manner).await.map(drop);
+    }
     let server = net::Server::of(&place, &Rc::new(manner.plain(false)));
     let asking = match what {
         "tools" => net::Asking::keeper(server),
@@ -1243,18 +1259,8 @@ async fn a_server_that_turns_clients_away_is_heard_however_soon_it_is_gone() {
         "set a password there",
     );
     for (said, kind, remedy) in [full, guarded] {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
-        // Nobody reads what the client has sent: the end of the connection is a reset.
-        let server = std::thread::spawn(move || {
-            while let Ok((mut client, _)) = listener.accept()
-                && !ends.load(Ordering::Acquire)
-            {
-                let _ = client.write_all(format!("-{said}\r\n").as_bytes());
-            }
-        });
+        let server = Saying::start(said);
+        let port = server.port;
         for user in ["", ":geheim@"] {
             let url = format!("redis://{user}127.0.0.1:{port}/");
             for protocol in [Protocol::Auto, Protocol::Resp2, Protocol::Resp3] {
@@ -1264,7 +1270,7 @@ async fn a_server_that_turns_clients_away_is_heard_however_soon_it_is_gone() {
                 let text = error.message();
                 assert!(text.contains(said) && text.contains(remedy), "{about}");
             }
-            for what in ["tools", "inline"] {
+            for what in ["tools", "inline", "primary", "slots"] {
                 let error = asking(what, &url).await.unwrap_err();
                 let about = format!("{url} {what}: {error}");
                 assert_eq!(error.kind(), kind, "{about}");
@@ -1272,9 +1278,101 @@ async fn a_server_that_turns_clients_away_is_heard_however_soon_it_is_gone() {
                 assert!(text.contains(said) && text.contains(remedy), "{about}");
             }
         }
-        over.store(true, Ordering::Release);
-        drop(TcpStream::connect(("127.0.0.1", port)));
-        server.join().unwrap();
+    }
+}
+
+/// A server that says one thing to each client, and hangs up.
+struct Saying {
+    port: u16,
+    over: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Saying {
+    fn start(said: &'static str) -> Saying {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        // Nobody reads what the client has sent: the end of the connection is a reset.
+        let thread = std::thread::spawn(move || {
+            while let Ok((mut client, _)) = listener.accept()
+                && !ends.load(Ordering::Acquire)
+            {
+                let _ = client.write_all(format!("-{said}\r\n").as_bytes());
+            }
+        });
+        Saying {
+            port,
+            over,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Saying {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// Gives this password at first, and then another one.
+fn provider(first: &'static str, then: &'static str) -> (Provider, Arc<AtomicUsize>) {
+    let asked = Arc::<AtomicUsize>::default();
+    let count = asked.clone();
+    let provider = Provider::new(move || {
+        let number = count.fetch_add(1, Ordering::SeqCst);
+        let password = if number == 0 { first } else { then };
+        Ok(Credentials::new("hans", password))
+    });
+    (provider, asked)
+}
+
+/// There may be another password by then.
+#[tokio::test]
+async fn a_provider_is_asked_again_only_if_the_log_in_is_refused() {
+    for (said, times, kind) in [
+        (
+            "WRONGPASS invalid username-password pair",
+            2,
+            ErrorKind::Auth,
+        ),
+        ("NOAUTH Authentication required.", 2, ErrorKind::Auth),
+        ("ERR invalid password", 2, ErrorKind::Auth),
+        (
+            "ERR max number of clients reached",
+            1,
+            ErrorKind::Unavailable,
+        ),
+        (
+            "LOADING Redis is loading the dataset in memory",
+            1,
+            ErrorKind::Server,
+        ),
+    ] {
+        let server = Saying::start(said);
+        let url = format!("redis://127.0.0.1:{}/", server.port);
+        for what in ["tools", "inline", "slots"] {
+            for then in ["another", "geheim"] {
+                let (provider, asked) = provider("geheim", then);
+                let error = asking_by(what, &url, Some(provider)).await.unwrap_err();
+                let about = format!("{what}, {then}: {error}");
+                assert_eq!(error.kind(), kind, "{about}");
+                assert_eq!(asked.load(Ordering::SeqCst), times, "{about}");
+                assert!(!format!("{error}{error:?}").contains("geheim"), "{error}");
+            }
+        }
+    }
+    let server = Server::start();
+    command::<()>(&server, "ACL SETUSER hans on >geheim ~* &* +@all");
+    for what in ["tools", "inline"] {
+        let (provider, asked) = provider("falsch", "geheim");
+        asking_by(what, &server.url(), Some(provider))
+            .await
+            .unwrap();
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "{what}");
     }
 }
 

@@ -254,8 +254,10 @@ impl World {
             .filter(|(_, conn)| conn.node == node)
             .map(|(id, conn)| (*id, conn.client))
             .collect();
-        for (id, client) in conns {
-            if is_apart(&mut self.clients[client].net, id) && self.random.chance(700) {
+        for (id, number) in conns {
+            let client = self.clients.get_mut(number);
+            let is_apart = client.is_some_and(|client| is_apart(&mut client.net, id));
+            if is_apart && self.random.chance(700) {
                 self.cut(id);
             }
         }

@@ -25,8 +25,11 @@
 //! - no command has keys of several slots in a cluster;
 //! - a message is one that was sent on the channel of the name, an invalidation one of the key, and a
 //!   confirmation one of a channel that is wanted, and the server's;
-//! - no error and no event has the password;
-//! - nothing that is due stays due.
+//! - no error and no event has a password;
+//! - nothing that is due stays due;
+//! - a connection of a tool, or an inline one, is as ready when it is used; its tool hears the error that a
+//!   server gave to it, or how a connection was lost, and never waits while nothing is under way;
+//! - a program is asked for user and password again before they are told as refused.
 //!
 //! At the calm end, some seconds after the last fault:
 //!
@@ -35,6 +38,7 @@
 //! - every wanted channel is confirmed again since its connection was lost, a message on it arrives,
 //!   and no other channel is subscribed;
 //! - a change of a tracked key is told;
+//! - each tool is connected, and each of its questions answered;
 //! - no more connections are open than the client needs.
 //!
 //! `REDLATCH_SEED=n` runs one seed and prints the whole trace if it fails; `REDLATCH_SEEDS=n` sets the
@@ -48,6 +52,7 @@
 mod faults;
 mod redis;
 mod serving;
+mod tools;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

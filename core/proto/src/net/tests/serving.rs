@@ -4,7 +4,9 @@ use sha1_smol::Sha1;
 
 use super::Kind;
 use super::redis::{Hello, Turn, bulk, ok, push, put, range_of, refusal, slots_of, words_of};
-use super::world::{END, Event, Links, PASSWORD, World, channel_of, is_apart, links_of, peer_of};
+use super::world::{
+    END, Event, Links, OUTDATED, PASSWORD, World, channel_of, is_apart, links_of, peer_of,
+};
 use crate::engine::tests::simulation::server::Origin;
 use crate::net::resp::Item;
 use crate::net::{Arrival, ConnId, Lost, Opened};
@@ -29,10 +31,11 @@ impl World {
         conn.is_open = true;
         conn.session.has_logged_in = node.password.is_none();
         let (client, identity, peer) = (conn.client, conn.identity, peer_of(conn.node));
-        if node.turns_away.0 > self.now && node.turns_away.1 == Turn::TooMany {
-            let text = "ERR max number of clients reached";
-            (conn.up.is_dead, conn.session.turned_away) = (true, Some(text.to_owned()));
-            put(&mut conn.down.bytes, &refusal(text), false);
+        let is_full = node.turns_away.0 > self.now && node.turns_away.1 == Turn::TooMany;
+        let full = "ERR max number of clients reached";
+        if is_full {
+            (conn.up.is_dead, conn.session.turned_away) = (true, Some(full.to_owned()));
+            put(&mut conn.down.bytes, &refusal(full), false);
         }
         // The program knows those of the servers, and takes no look at who asks.
         let provided = match node.names {
@@ -43,7 +46,7 @@ impl World {
         let login = provided.map(|password| Login {
             // The program may not have heard of a new one yet.
             password: Some(match !self.is_calm && self.random.chance(200) {
-                true => "stale".to_owned(),
+                true => OUTDATED.to_owned(),
                 false => password,
             }),
             ..Login::default()
@@ -53,9 +56,10 @@ impl World {
             login,
             peer: Some(peer),
         };
-        self.turn(client, None, |net, now, io, news| {
-            net.arrived(now, id, &Arrival::Opened(opened), io, news);
-        });
+        if is_full {
+            self.note_reply(id, &[String::new()], &refusal(full));
+        }
+        self.tell(client, id, &Arrival::Opened(opened));
     }
 
     /// Has bytes move on a connection, if there are some.
@@ -103,13 +107,13 @@ impl World {
             return;
         };
         let (client, turned_away) = (conn.client, conn.session.turned_away.is_some());
-        let net = &mut self.clients[client].net;
-        let (links, is_apart) = (links_of(net), is_apart(net, id));
-        self.turn(client, None, |net, now, io, news| {
-            net.arrived(now, id, &Arrival::Bytes(&bytes), io, news);
-        });
+        let (links, is_apart) = match self.clients.get_mut(client) {
+            Some(client) => (links_of(&mut client.net), is_apart(&mut client.net, id)),
+            None => (Links::new(), false),
+        };
+        self.tell(client, id, &Arrival::Bytes(&bytes));
         let Some(conn) = self.conns.get(&id) else {
-            if turned_away {
+            if turned_away && client < self.clients.len() {
                 self.counts.turned_away += u64::from(is_apart);
                 self.check_others(client, &links);
             }
@@ -149,14 +153,27 @@ impl World {
         let client = conn.client;
         self.note(|| format!("{id}: {why}"));
         self.end(id);
-        self.clients[client].alive.remove(&id);
-        self.turn(client, Some(id), |net, now, io, news| {
-            let lost = Lost {
-                text: why,
-                ..Lost::default()
-            };
-            net.arrived(now, id, &Arrival::Closed(lost), io, news);
-        });
+        let lost = Lost {
+            text: why,
+            ..Lost::default()
+        };
+        self.tell(client, id, &Arrival::Closed(lost));
+    }
+
+    /// Tells a client or a tool of an event of its connection.
+    fn tell(&mut self, number: usize, id: ConnId, arrival: &Arrival<'_>) {
+        let gone = matches!(arrival, Arrival::Closed(_)).then_some(id);
+        match self.clients.get_mut(number) {
+            None => self.tell_tool(number, id, arrival),
+            Some(client) => {
+                if gone.is_some() {
+                    client.alive.remove(&id);
+                }
+                self.turn(number, gone, |net, now, io, news| {
+                    net.arrived(now, id, arrival, io, news);
+                });
+            }
+        }
     }
 
     /// Nothing is left of a connection. The channels that it had are not subscribed any more.
@@ -284,6 +301,9 @@ impl World {
             let words = words_of(value);
             self.note(|| format!("{id}: {}", shown(&words)));
             let reply = self.command(id, &words);
+            if let Some(reply) = &reply {
+                self.note_reply(id, &words, reply);
+            }
             let Some(conn) = self.conns.get_mut(&id) else {
                 return;
             };
@@ -424,6 +444,7 @@ impl World {
             ["PUBSUB", "SHARDNUMSUB"] if node.sharded => Value::Array(Vec::new()),
             ["PUBSUB", ..] => refusal("ERR Unknown PUBSUB subcommand or wrong number of arguments"),
             ["CLUSTER", "SLOTS"] => self.map_of(number),
+            ["ECHO", text] => bulk(text),
             ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", _] => match node.names {
                 Some(primary) => {
                     let host = &self.nodes[primary].host;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Kind;
 use super::redis::{Conn, Conns, Hello, Move, Node, RANGES, words_of};
+use super::tools::Tool;
 use crate::engine::{CallId, CallOutcome, Input, LinkId};
 use crate::moment::Moment;
 use crate::net::resp::Item;
@@ -24,7 +25,7 @@ pub(super) const CALM: u64 = 4_000_000;
 pub(super) const WELL: u64 = 17_000_000;
 pub(super) const END: u64 = 19_500_000;
 /// The limit for one attempt to connect.
-const CONNECT: Duration = Duration::from_millis(500);
+pub(super) const CONNECT: Duration = Duration::from_millis(500);
 /// A server of a quorum has to run for longer than this.
 const LEAST_UPTIME: Duration = Duration::from_secs(2);
 /// How late a command may be that is refused as late, in microseconds: what a slow network does to
@@ -33,6 +34,8 @@ const CLOCK_ERROR: u64 = 400_000;
 pub(super) const PASSWORD: &str = "pa55word";
 /// The password of the sentinels.
 pub(super) const WATCHWORD: &str = "watchw0rd";
+/// The one that a program gives when it has not heard of the new one.
+pub(super) const OUTDATED: &str = "0utdated";
 pub(super) const SERVICE: &str = "main";
 /// What a run has done.
 #[derive(Debug, Default, Clone, Copy)]
@@ -65,6 +68,10 @@ pub(super) enum Event {
     /// A range of slots has moved; a node learns of it.
     Moved,
     Learn(usize, Move),
+    /// A tool begins, loses a connection, or has waited for long enough.
+    UseTool,
+    Spoil(usize),
+    Late(usize),
     Calm,
     Check,
 }
@@ -115,13 +122,13 @@ pub(super) struct Client {
 }
 
 /// The way to the sockets of the world.
-struct Way<'a> {
-    asked: Vec<Asked>,
-    last_conn: &'a mut ConnId,
-    random: &'a mut Random,
+pub(super) struct Way<'a> {
+    pub(super) asked: Vec<Asked>,
+    pub(super) last_conn: &'a mut ConnId,
+    pub(super) random: &'a mut Random,
 }
 
-enum Asked {
+pub(super) enum Asked {
     Connect(ConnId, Host, Option<SocketAddr>, bool),
     Write(ConnId, Vec<u8>),
     Close(ConnId),
@@ -172,6 +179,11 @@ pub(super) struct World {
     pub(super) conns: Conns,
     pub(super) last_conn: ConnId,
     pub(super) clients: Vec<Client>,
+    /// Numbered behind the clients.
+    pub(super) tools: BTreeMap<usize, Tool>,
+    pub(super) last_tool: usize,
+    /// Where clients and tools connect to.
+    pub(super) place: Place,
     pub(super) last_call: CallId,
     pub(super) is_calm: bool,
     /// The names of which messages have to come at the end, with how many came before; and the keys
@@ -310,7 +322,10 @@ impl World {
             moving: None,
             conns: Conns::new(),
             last_conn: 0,
+            last_tool: clients.len(),
             clients,
+            tools: BTreeMap::new(),
+            place,
             last_call: 0,
             is_calm: !faults,
             expected: Vec::new(),
@@ -353,6 +368,7 @@ impl World {
             self.after(2_000, Event::Listen(client));
             self.after(50_000, Event::Publish(client));
         }
+        self.after(4_000, Event::UseTool);
         if self.faults {
             self.after(30_000, Event::Disturb);
         }
@@ -407,13 +423,17 @@ impl World {
             Event::Touch(node, name) => self.touch(node, &name),
             Event::Disturb => self.disturb(),
             Event::Announce(sentinel, from, to) => self.announce(sentinel, from, to),
-            Event::Demoted(node) => self.nodes[node].says_primary = false,
+            // It may be the primary again.
+            Event::Demoted(node) => self.nodes[node].says_primary = node == self.primary,
             Event::Moved => self.moved(),
             Event::Learn(node, Move { range, to }) => {
                 if let Some(map) = &mut self.nodes[node].map {
                     map[range] = to;
                 }
             }
+            Event::UseTool => self.use_tool(),
+            Event::Spoil(tool) => self.spoil(tool),
+            Event::Late(tool) => self.late(tool),
             Event::Calm => self.calm(),
             Event::Check => self.expect_all(),
         }
@@ -475,7 +495,15 @@ impl World {
         self.check(number);
     }
 
-    fn carry_out(&mut self, number: usize, asked: Asked) {
+    /// The connections that a client or a tool has not closed, and was not told the end of.
+    fn alive(&mut self, number: usize) -> &mut BTreeSet<ConnId> {
+        match self.tools.get_mut(&number) {
+            Some(tool) => &mut tool.alive,
+            None => &mut self.clients[number].alive,
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, number: usize, asked: Asked) {
         match asked {
             Asked::Connect(id, host, peer, provided) => {
                 let node = self.nodes.iter().position(|node| node.host == host);
@@ -489,7 +517,7 @@ impl World {
                 let identity = self.random.next() & 0xffff_ffff_ffff;
                 let conn = Conn::new(number, node, identity, provided);
                 self.conns.insert(id, conn);
-                self.clients[number].alive.insert(id);
+                self.alive(number).insert(id);
                 let delay = self.delay();
                 if self.nodes[node].ignores <= self.now {
                     self.after(delay, Event::Open(id));
@@ -497,7 +525,7 @@ impl World {
             }
             Asked::Write(id, bytes) => self.written(number, id, &bytes),
             Asked::Close(id) => {
-                self.clients[number].alive.remove(&id);
+                self.alive(number).remove(&id);
                 if let Some(conn) = self.conns.get(&id) {
                     if conn.is_open && self.random.chance(700) {
                         self.serve_all(id);
@@ -511,7 +539,7 @@ impl World {
 
     /// A client writes: notes which calls are under way.
     fn written(&mut self, number: usize, id: ConnId, bytes: &[u8]) {
-        if !self.clients[number].alive.contains(&id) {
+        if !self.alive(number).contains(&id) {
             return self.fail(format!("{id} is written to after its end"));
         }
         let Some(conn) = self.conns.get_mut(&id) else {
