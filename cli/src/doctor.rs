@@ -161,16 +161,19 @@ fn look(
         &[
             vec!["INFO"],
             vec!["TIME"],
+            // It tells of changes with RESP3 alone, whatever it takes.
+            vec!["HELLO", "3"],
             vec!["CLIENT", "TRACKING", "ON"],
             vec!["CLIENT", "TRACKING", "OFF"],
+            vec!["HELLO", "2"],
             vec!["CONFIG", "GET", "appendfsync"],
             vec!["CONFIG", "GET", "tracking-table-max-keys"],
             vec!["ACL", "GETUSER", "default"],
         ],
     )?;
     let round_trip = start.elapsed();
-    let [info, time, tracking, _, fsync, table, user] =
-        <[_; 7]>::try_from(replies).map_err(|_| {
+    let [info, time, hello, tracking, _, _, fsync, table, user] = <[_; 9]>::try_from(replies)
+        .map_err(|_| {
             Failure::new(
                 failure::Exit::Internal,
                 "a server answers fewer commands than it was asked",
@@ -191,7 +194,10 @@ fn look(
             )),
         )],
     };
-    opinions.push(("tracking", tracks(tracking.err(), setting(table))));
+    opinions.push((
+        "tracking",
+        tracks(hello.and(tracking).err(), setting(table)),
+    ));
     // Most users may not ask for it.
     opinions.extend(user.ok().map(|user| ("access", access(user))));
     opinions.push(("clock", clock(time.ok(), round_trip)));

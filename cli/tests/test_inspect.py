@@ -594,6 +594,12 @@ def test_doctor_tells_how_few_keys_are_tracked(look: redis.Redis) -> None:
     assert finding(run("doctor").stdout, "tracking").startswith("good")
 
 
+def test_doctor_tells_that_a_server_without_resp3_does_not_track() -> None:
+    with Server("", "--rename-command", "HELLO", "") as own:
+        told = finding(run("doctor", "--url", own.url).stdout, "tracking")
+    assert told.startswith("advice") and "next renewal" in told
+
+
 def test_doctor_tells_who_may_connect(look: redis.Redis) -> None:
     assert finding(run("doctor").stdout, "access").startswith("advice   access       anybody")
     with Server("", "--requirepass", "pw") as own:

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use redlatch_proto::net;
 use redlatch_proto::value::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -85,16 +86,18 @@ impl Inspector {
         let question = vec!["SENTINEL", "MASTER", service];
         let manner = Rc::new(self.manner.plain(self.place.tls));
         let sentinels = net::Server::sentinels(&self.place, hosts, &manner);
-        let ask = |sentinel: Rc<net::Server>| {
+        let ask = async |sentinel: Rc<net::Server>| {
             let shown = sentinel.shown();
             let answer = async {
                 let sentinel = net::Asking::plain(sentinel);
                 let mut sentinel = Asking::connect(sentinel, &self.manner).await?;
                 sentinel.ask_one(question.clone()).await
             };
-            (shown, self.runtime.block_on(answer))
+            (shown, answer.await)
         };
-        sentinels.into_iter().map(ask).collect()
+        // One that is silent holds up no other.
+        self.runtime
+            .block_on(join_all(sentinels.into_iter().map(ask)))
     }
 
     /// Sends commands to a node in one round trip. Each has a reply of its own, which may be an
