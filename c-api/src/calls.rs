@@ -7,11 +7,13 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use redlatch::embed::{Uncancelled, spawn};
 use redlatch::{Error, Result};
+
+use crate::locked;
 
 thread_local! {
     /// The slot whose function this thread is in.
@@ -48,14 +50,10 @@ impl<F: Copy> Slot<F> {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State<F>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers another function, or none. Afterwards the former one is not running, unless it is
     /// the caller itself.
     pub(crate) fn set(&self, function: Option<F>, user: User) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.function = function.map(|function| (function, user));
         while state.running && CALLING.get() != ptr::from_ref(self).cast() {
             state = self
@@ -66,12 +64,12 @@ impl<F: Copy> Slot<F> {
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.state().function.is_some()
+        locked(&self.state).function.is_some()
     }
 
     /// Calls the function, if there is one; without a lock, so that it may call us.
     pub(crate) fn call(&self, call: impl FnOnce(F, *mut c_void)) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let Some((function, User(user))) = state.function else {
             return;
         };
@@ -80,7 +78,7 @@ impl<F: Copy> Slot<F> {
         CALLING.set(ptr::from_ref(self).cast());
         call(function, user);
         CALLING.set(ptr::null());
-        self.state().running = false;
+        locked(&self.state).running = false;
         self.idle.notify_all();
     }
 }

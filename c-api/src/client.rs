@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use redlatch::embed::ClientExt;
@@ -10,10 +10,11 @@ use redlatch::{Client, Error, ErrorKind, Level, Result, Stats};
 
 use crate::arguments::{Freed, millis_or};
 use crate::calls::{Caller, Calls, Slot, User};
-use crate::events::{Events, Handle, REDLATCH_EVENT_READY, Started, What, start};
+use crate::events::{Events, Handle, REDLATCH_EVENT_READY, What};
 use crate::exports::exports;
+use crate::locked;
 use crate::options::redlatch_options;
-use crate::status::{Names, in_words_of_c, redlatch_status};
+use crate::status::{in_words_of_c, name_of, redlatch_status};
 
 /// For redlatch_client_close(): as long as the option close_limit says.
 pub const REDLATCH_CLOSE_LIMIT: i64 = -1;
@@ -54,12 +55,11 @@ pub struct redlatch_client {
 
 impl redlatch_client {
     fn of(core: Client) -> Arc<redlatch_client> {
-        let (events, calls, log) = (Mutex::default(), Mutex::default(), Slot::new());
         Arc::new(redlatch_client {
             core,
-            events,
-            calls,
-            log,
+            events: Mutex::default(),
+            calls: Mutex::default(),
+            log: Slot::new(),
         })
     }
 
@@ -81,7 +81,7 @@ impl redlatch_client {
     }
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.events)
     }
 
     /// Forgets what waits through a handle that is freed.
@@ -96,7 +96,7 @@ impl redlatch_client {
 
     /// The thread that calls functions of the program.
     pub(crate) fn caller(&self) -> Result<Caller> {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = locked(&self.calls);
         let started = match calls.take() {
             Some(calls) => calls,
             None => Calls::start()?,
@@ -129,13 +129,11 @@ impl redlatch_client {
 
     /// Tells the program what has happened since the last time.
     fn tell(&self) {
-        // Events that nobody listens to stay in the ring.
-        let events = if self.log.is_set() {
-            self.core.events()
-        } else {
-            Vec::new()
-        };
-        for event in events {
+        if !self.log.is_set() {
+            // Events that nobody listens to stay in the ring.
+            return;
+        }
+        for event in self.core.events() {
             let level = match event.level {
                 Level::Debug => REDLATCH_LEVEL_DEBUG,
                 Level::Warn => REDLATCH_LEVEL_WARN,
@@ -153,12 +151,6 @@ impl redlatch_client {
                 told(user, level, kind.as_ptr(), lock, sentence.as_ptr())
             });
         }
-    }
-}
-
-impl Started for redlatch_client {
-    fn client(&self) -> &redlatch_client {
-        self
     }
 }
 
@@ -237,7 +229,7 @@ exports! {
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
     /// - STARTED
     fn redlatch_client_ready_start(client: *mut redlatch_client, tag: u64) {
-        start(&client, tag, What::Answer(REDLATCH_EVENT_READY), || Ok(client.core.ready()))
+        client.start(&client, tag, What::Answer(REDLATCH_EVENT_READY), || Ok(client.core.ready()))
     }
 
     /// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
@@ -269,7 +261,7 @@ exports! {
     /// - STARTED
     fn redlatch_client_close_start(client: *mut redlatch_client, wait_ms: i64, tag: u64) {
         let limit = client.limit(wait_ms)?;
-        start(&client, tag, What::Close(limit), || Ok(client.core.close_within(limit)))
+        client.start(&client, tag, What::Close(limit), || Ok(client.core.close_within(limit)))
     }
 
     /// Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of
@@ -326,8 +318,8 @@ exports! {
 
     /// The names of all counters there are, one for each index from 0; NULL after the last. Static.
     fn redlatch_client_stats_name(index: usize) -> *const c_char = ptr::null() => {
-        static NAMES: Names = Names::new();
-        NAMES.get(index, || Stats::default().entries().iter().map(|(name, _)| *name).collect())
+        static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
+        name_of(&NAMES, Stats::default().entries().into_iter().map(|(name, _)| name), index)
     };
 
     /// A descriptor that is readable while events wait for redlatch_client_next_event(): it is

@@ -11,9 +11,8 @@ use crate::canceller::redlatch_canceller;
 use crate::client::redlatch_client;
 use crate::events::{
     REDLATCH_EVENT_ACQUIRE, REDLATCH_EVENT_NUMBER, REDLATCH_EVENT_OPEN, REDLATCH_EVENT_RELEASE,
-    REDLATCH_EVENT_SET, Started,
+    REDLATCH_EVENT_SET,
     What::{Answer, Wait},
-    start,
 };
 use crate::exports::exports;
 use crate::lock::wait_limit;
@@ -34,23 +33,17 @@ pub struct redlatch_latch {
     core: CountDownLatch,
 }
 
-macro_rules! counters {
-    ($($counter:ident)*) => { $(
-        impl Started for $counter {
-            fn client(&self) -> &redlatch_client {
-                &self.client
-            }
-        }
-
-        impl Freed for $counter {
-            fn freed(self: Arc<Self>) {
-                self.client.clone().forget(self);
-            }
-        }
-    )* };
+impl Freed for redlatch_plain_semaphore {
+    fn freed(self: Arc<Self>) {
+        self.client.clone().forget(self);
+    }
 }
 
-counters! { redlatch_plain_semaphore redlatch_latch }
+impl Freed for redlatch_latch {
+    fn freed(self: Arc<Self>) {
+        self.client.clone().forget(self);
+    }
+}
 
 impl redlatch_plain_semaphore {
     fn take(&self, permits: u32, wait_ms: i64) -> Result<Operation<PlainPermit>> {
@@ -169,7 +162,8 @@ exports! {
     /// - STARTED
     fn redlatch_plain_semaphore_release_start(semaphore: *mut redlatch_plain_semaphore,
         permits: u32, tag: u64) {
-        start(&semaphore, tag, Answer(REDLATCH_EVENT_RELEASE), || Ok(semaphore.release(permits)))
+        let what = Answer(REDLATCH_EVENT_RELEASE);
+        semaphore.client.start(&semaphore, tag, what, || Ok(semaphore.release(permits)))
     }
 
     /// Gives the semaphore so many permits if it has no number yet. *set, unless set is NULL, tells

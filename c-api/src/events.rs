@@ -81,10 +81,7 @@ struct Awaited {
 pub(crate) type Handle = dyn Any + Send + Sync;
 
 pub(crate) enum What {
-    Acquire {
-        owner: u64,
-        key: ReentryKey,
-    },
+    Acquire(ReentryKey),
     /// The release of a level that is known here, or of the newest that the engine knows.
     Release {
         key: ReentryKey,
@@ -115,7 +112,7 @@ impl Awaited {
 
     /// Whether this is a wait that can be cancelled.
     fn is_wait(&self) -> bool {
-        matches!(self.what, What::Acquire { .. } | What::Wait(_))
+        matches!(self.what, What::Acquire(_) | What::Wait(_))
     }
 }
 
@@ -240,7 +237,7 @@ impl Events {
         }
         let lock = known.handle.upgrade()?.downcast::<redlatch_lock>().ok();
         let kind = match known.what {
-            What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
+            What::Acquire(_) => REDLATCH_EVENT_ACQUIRE,
             What::Release { .. } => REDLATCH_EVENT_RELEASE,
             What::Loss => REDLATCH_EVENT_LOST,
             What::Wait(kind) | What::Answer(kind) => kind,
@@ -251,8 +248,8 @@ impl Events {
         let mut call: Option<Call> = None;
         let (result, value) = match (outcome, known.what, lock) {
             (Outcome::Lost(reason), ..) => (fail(&reason.into()), 0),
-            (Outcome::Granted(guard), What::Acquire { owner, key }, Some(lock)) => {
-                let (token, begun) = lock.keep(owner, key, guard);
+            (Outcome::Granted(guard), What::Acquire(key), Some(lock)) => {
+                let (token, begun) = lock.keep(key, guard);
                 if let Some(hold) = begun {
                     let handle: Arc<Handle> = lock;
                     hold.watch_lost(queue, Awaited::new(&handle, tag, What::Loss));
@@ -316,7 +313,7 @@ impl Events {
 
     /// Sends the release of the newest level of a key.
     fn release(&mut self, lock: &Arc<redlatch_lock>, key: ReentryKey, tag: u64) -> Result<()> {
-        let (operation, known) = lock.start_release(key);
+        let (operation, known) = lock.release(key);
         let handle: Arc<Handle> = lock.clone();
         self.start(
             Awaited::new(&handle, tag, What::Release { key, known }),
@@ -325,44 +322,46 @@ impl Events {
     }
 }
 
-/// A handle whose operations can be started: a lock, a counter, or the client itself.
-pub(crate) trait Started: Any + Send + Sync {
-    fn client(&self) -> &redlatch_client;
-}
+impl redlatch_client {
+    /// Starts an operation of a handle, which may be the client itself.
+    pub(crate) fn start<T>(
+        &self,
+        handle: &Arc<impl Any + Send + Sync>,
+        tag: u64,
+        what: What,
+        operation: impl FnOnce() -> Result<Operation<T>>,
+    ) -> Result<()> {
+        let mut events = self.events_for(tag)?;
+        // Not before: dropping a release would release, and making that of a close closes.
+        let operation = operation()?;
+        let handle: Arc<Handle> = handle.clone();
+        events.start(Awaited::new(&handle, tag, what), operation)
+    }
 
-/// Starts an operation of a handle.
-pub(crate) fn start<T>(
-    handle: &Arc<impl Started>,
-    tag: u64,
-    what: What,
-    operation: impl FnOnce() -> Result<Operation<T>>,
-) -> Result<()> {
-    let mut events = events_for(handle.client(), tag)?;
-    // Not before: dropping a release would release, and making that of a close closes.
-    let operation = operation()?;
-    let handle: Arc<Handle> = handle.clone();
-    events.start(Awaited::new(&handle, tag, what), operation)
-}
+    /// Starts the release of the newest level of a key.
+    pub(crate) fn start_release(
+        &self,
+        lock: &Arc<redlatch_lock>,
+        key: ReentryKey,
+        tag: u64,
+    ) -> Result<()> {
+        self.events_for(tag)?.release(lock, key, tag)
+    }
 
-/// Starts the release of the newest level of a key.
-pub(crate) fn start_release(lock: &Arc<redlatch_lock>, key: ReentryKey, tag: u64) -> Result<()> {
-    events_for(&lock.client, tag)?.release(lock, key, tag)
-}
+    /// The events, if the tag is free.
+    fn events_for(&self, tag: u64) -> Result<MutexGuard<'_, Events>> {
+        self.refuse_fork()?;
+        let mut events = self.events();
+        events.refuse_known(tag)?;
+        Ok(events)
+    }
 
-/// The events of the client, if the tag is free.
-fn events_for(client: &redlatch_client, tag: u64) -> Result<MutexGuard<'_, Events>> {
-    client.refuse_fork()?;
-    let mut events = client.events();
-    events.refuse_known(tag)?;
-    Ok(events)
-}
-
-/// Cancels the wait that was started through this handle under this tag; whether it was one.
-pub(crate) fn cancel(handle: &Arc<impl Started>, tag: u64) -> Result<bool> {
-    let client = handle.client();
-    client.refuse_fork()?;
-    let handle: Arc<Handle> = handle.clone();
-    Ok(client.events().cancel(&handle, tag))
+    /// Cancels the wait that was started through this handle under this tag; whether it was one.
+    pub(crate) fn cancel(&self, handle: &Arc<impl Any + Send + Sync>, tag: u64) -> Result<bool> {
+        self.refuse_fork()?;
+        let handle: Arc<Handle> = handle.clone();
+        Ok(self.events().cancel(&handle, tag))
+    }
 }
 
 exports! {

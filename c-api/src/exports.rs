@@ -65,10 +65,10 @@ macro_rules! exports {
         exports! { @rows $texts
             $(#[$doc])* fn $name($on: *$mut $of $(, $arg: $type)* $(, $out: $place)?) {
                 $($out.$need()?;)?
-                $operation.wait()$(.map(|answer| $out.put(answer)))?
+                $operation.wait().map(exports!(@take $($out)?))
             }
             $(#[$begun])* fn $start($on: *mut $of $(, $arg: $type)*, tag: u64) {
-                $crate::events::start(&$on, tag, $what, || Ok($operation))
+                $on.client.start(&$on, tag, $what, || Ok($operation))
             }
             $($rest)*
         }
@@ -88,15 +88,17 @@ macro_rules! exports {
                 $crate::canceller::wait($operation, canceller).map($take)
             }
             $(#[$begun])* fn $start($on: *mut $of $(, $arg: $type)*, tag: u64) {
-                $crate::events::start(&$on, tag, $what, || Ok($operation))
+                $on.client.start(&$on, tag, $what, || Ok($operation))
             }
             $(#[$stopped])* fn $cancel($on: *mut $of, tag: u64, cancelled: *mut bool) {
-                cancelled.put($crate::events::cancel(&$on, tag)?);
+                cancelled.put($on.client.cancel(&$on, tag)?);
                 Ok(())
             }
             $($rest)*
         }
     };
+    (@take) => { drop };
+    (@take $out:ident) => { |answer| $out.put(answer) };
     (@export [$($text:expr,)*] $(#[$doc:meta])*
     $name:ident[$($args:tt)*][$($answer:tt)*] $body:block $($rest:tt)*) => {
         $(#[$doc])*

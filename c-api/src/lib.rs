@@ -7,6 +7,8 @@
 // header.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod arguments;
 mod calls;
 pub mod canceller;
@@ -18,6 +20,11 @@ pub mod lock;
 pub mod options;
 pub mod semaphore;
 pub mod status;
+
+/// Locks a mutex. Nothing under one of ours is left half done by a panic.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[cfg(test)]
 #[path = "../tests/header.rs"]

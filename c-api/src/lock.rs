@@ -3,12 +3,12 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt};
 use redlatch::{
-    AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, LostReason, Operation, ReentryKey, Result,
+    AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, Operation, ReentryKey, Result,
 };
 
 use crate::arguments::{Freed, is_null, millis, millis_or};
@@ -17,11 +17,11 @@ use crate::canceller::redlatch_canceller;
 use crate::client::redlatch_client;
 use crate::events::{
     REDLATCH_EVENT_EXTEND, REDLATCH_EVENT_EXTEND_TOKEN, REDLATCH_EVENT_FORCE_RELEASE,
-    REDLATCH_EVENT_IS_LOCKED, REDLATCH_EVENT_RELEASE_TOKEN, Started,
+    REDLATCH_EVENT_IS_LOCKED, REDLATCH_EVENT_RELEASE_TOKEN,
     What::{self, Answer},
-    start, start_release,
 };
 use crate::exports::exports;
+use crate::locked;
 use crate::options::redlatch_options;
 use crate::status::{redlatch_lost_reason, redlatch_status};
 
@@ -72,28 +72,21 @@ struct Lost {
 }
 
 impl Lost {
-    /// On the engine's thread: leaves the call to the thread that calls.
-    fn tell(&self, owner: u64, token: u64, reason: LostReason) {
-        let slot = self.slot.clone();
-        self.caller.later(move || {
-            // SAFETY: what is registered is called as the header says.
-            slot.call(|told, user| unsafe { told(user, owner, token, reason.number().into()) });
-        });
-    }
-
-    /// Tells of this hold, which was acquired for `owner`.
-    fn watch(self: &Arc<Self>, owner: u64, hold: &Hold) {
+    /// Tells of this hold, which was acquired for `key`. On the engine's thread, which leaves the
+    /// call to the thread that calls.
+    fn watch(self: &Arc<Self>, key: ReentryKey, hold: &Hold) {
         let (lost, token) = (self.clone(), hold.fencing_token().unwrap_or_default());
-        hold.on_lost(move |reason| lost.tell(owner, token, reason));
-    }
-}
-
-/// The owner by which a key was given.
-fn owner_of(key: ReentryKey) -> u64 {
-    if let ReentryKey::Explicit(owner) = key {
-        owner
-    } else {
-        REDLATCH_THREAD
+        let owner = match key {
+            ReentryKey::Explicit(owner) => owner,
+            _ => REDLATCH_THREAD,
+        };
+        hold.on_lost(move |reason| {
+            let (slot, reason) = (lost.slot.clone(), reason.number().into());
+            lost.caller.later(move || {
+                // SAFETY: what is registered is called as the header says.
+                slot.call(|told, user| unsafe { told(user, owner, token, reason) });
+            });
+        });
     }
 }
 
@@ -123,21 +116,13 @@ impl redlatch_lock {
         })
     }
 
-    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn token(&self) -> MutexGuard<'_, Option<Arc<str>>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn acquire(&self, owner: u64, wait_ms: i64, lease_ms: i64) -> Result<Operation<Guard>> {
         let permits = self.permits.load(Ordering::Relaxed) as usize;
         let mut options = self.terms(owner, lease_ms)?.permits(permits);
         if let Some(wait) = wait_limit(wait_ms)? {
             options = options.wait(wait);
         }
-        if let Some(token) = self.token().clone() {
+        if let Some(token) = locked(&self.token).clone() {
             options = options.token(token);
         }
         Ok(self.core.acquire_with(options))
@@ -167,9 +152,9 @@ impl redlatch_lock {
 
     /// Keeps a level until it is released or the handle is freed; returns its token, and the hold
     /// if it is a new one here.
-    pub(crate) fn keep(&self, owner: u64, key: ReentryKey, guard: Guard) -> (u64, Option<Hold>) {
+    pub(crate) fn keep(&self, key: ReentryKey, guard: Guard) -> (u64, Option<Hold>) {
         let (token, hold) = (guard.fencing_token().unwrap_or_default(), guard.hold());
-        let mut held = self.held();
+        let mut held = locked(&self.held);
         // Only the newest hold of a key can be alive.
         held.retain(|held| held.hold.count() > 0 && (held.key != key || held.hold.is_same(&hold)));
         if let Some(held) = held.iter_mut().find(|held| held.key == key) {
@@ -186,7 +171,7 @@ impl redlatch_lock {
             levels: vec![guard],
         });
         if let Some(lost) = self.lost.get() {
-            lost.watch(owner, &hold);
+            lost.watch(key, &hold);
         }
         (token, Some(hold))
     }
@@ -194,56 +179,29 @@ impl redlatch_lock {
     /// Has losses told from now on, those of holds that began before included.
     fn tell_losses(&self, caller: Caller) {
         // Held meanwhile, so that each hold is watched once: by this, or when it is kept.
-        let held = self.held();
+        let held = locked(&self.held);
         let lost = Arc::new(Lost {
             slot: Slot::new(),
             caller,
         });
         if self.lost.set(lost.clone()).is_ok() {
             let living = held.iter().filter(|held| held.hold.lost_reason().is_none());
-            living.for_each(|held| lost.watch(owner_of(held.key), &held.hold));
+            living.for_each(|held| lost.watch(held.key, &held.hold));
         }
     }
 
-    /// Takes the newest level of a key out.
-    fn newest(&self, key: ReentryKey) -> Option<Guard> {
-        self.held()
-            .iter_mut()
-            .find(|held| held.key == key)
-            .and_then(|held| held.levels.pop())
-    }
-
-    fn release(&self, key: ReentryKey) -> Result<()> {
-        if self.client.core.is_forked() {
-            // The parent's hold: nothing to do.
-            return Ok(());
+    /// The release of the newest level of a key, and whether it is known to be of this handle.
+    pub(crate) fn release(&self, key: ReentryKey) -> (Operation<()>, bool) {
+        let mut held = locked(&self.held);
+        let of_key = held.iter_mut().find(|held| held.key == key);
+        match of_key.and_then(|held| held.levels.pop()) {
+            Some(guard) => (guard.release(), true),
+            None => (self.core.release_by(key), false),
         }
-        while let Some(guard) = self.newest(key) {
-            match guard.release().wait() {
-                // It was released through another handle of this name.
-                Err(error) if error.kind() == ErrorKind::NotOwner => {}
-                done => return done,
-            }
-        }
-        self.core.release_by(key).wait()
-    }
-
-    /// A release that is not waited for here, and whether its level is known to be of this handle.
-    pub(crate) fn start_release(&self, key: ReentryKey) -> (Operation<()>, bool) {
-        self.newest(key).map_or_else(
-            || (self.core.release_by(key), false),
-            |guard| (guard.release(), true),
-        )
     }
 
     fn hold(&self, owner: u64) -> Hold {
         self.core.hold(key(owner))
-    }
-}
-
-impl Started for redlatch_lock {
-    fn client(&self) -> &redlatch_client {
-        &self.client
     }
 }
 
@@ -261,7 +219,7 @@ impl Freed for redlatch_lock {
 impl Drop for redlatch_lock {
     /// Nobody can release these levels through this handle any more.
     fn drop(&mut self) {
-        for held in self.held().drain(..) {
+        for held in locked(&self.held).drain(..) {
             held.levels.into_iter().for_each(Guard::abandon);
         }
     }
@@ -468,8 +426,8 @@ exports! {
     #[must_use]
     wait redlatch_lock_acquire(lock: *mut redlatch_lock, owner: u64, wait_ms: i64, lease_ms: i64;
         token: *mut u64)
-        = What::Acquire { owner, key: key(owner) }, lock.acquire(owner, wait_ms, lease_ms)?
-        => |guard| token.put(lock.keep(owner, key(owner), guard).0);
+        = What::Acquire(key(owner)), lock.acquire(owner, wait_ms, lease_ms)?
+        => |guard| token.put(lock.keep(key(owner), guard).0);
 
     /// The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
     /// leaves nothing behind, when canceller is cancelled before the lock is acquired. canceller may be
@@ -531,7 +489,7 @@ exports! {
         lock.client.refuse_fork()?;
         // Refused here, where the mistake is, and not only when the lock is acquired.
         token.map_or(Ok(()), |token| lock.core.check_token(token))?;
-        *lock.token() = token.map(Arc::from);
+        *locked(&lock.token) = token.map(Arc::from);
         Ok(())
     }
 
@@ -549,7 +507,16 @@ exports! {
     ///   "Statuses of the server" at the top; the lock ends with its lease.
     /// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
     fn redlatch_lock_release(lock: *mut redlatch_lock, owner: u64) {
-        lock.release(key(owner))
+        // After a fork there is nothing to do: it is the parent's hold.
+        while !lock.client.core.is_forked() {
+            let (release, known) = lock.release(key(owner));
+            match release.wait() {
+                // That level was released through another handle of this name: the next one.
+                Err(error) if known && error.kind() == ErrorKind::NotOwner => {}
+                done => return done,
+            }
+        }
+        Ok(())
     }
 
     /// Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
@@ -559,7 +526,7 @@ exports! {
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
     /// - STARTED
     fn redlatch_lock_release_start(lock: *mut redlatch_lock, owner: u64, tag: u64) {
-        start_release(&lock, key(owner), tag)
+        lock.client.start_release(&lock, key(owner), tag)
     }
 
     /// Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
@@ -620,7 +587,7 @@ exports! {
     fn redlatch_lock_adopt(lock: *mut redlatch_lock, owner: u64, value: *const c_char,
         lease_ms: i64, token: *mut u64) {
         let guard = lock.adopt(owner, value.text()?, lease_ms)?.wait()?;
-        token.put(lock.keep(owner, key(owner), guard).0);
+        token.put(lock.keep(key(owner), guard).0);
         Ok(())
     }
 
@@ -635,8 +602,8 @@ exports! {
     #[must_use]
     fn redlatch_lock_adopt_start(lock: *mut redlatch_lock, owner: u64, value: *const c_char,
         lease_ms: i64, tag: u64) {
-        let what = What::Acquire { owner, key: key(owner) };
-        start(&lock, tag, what, || lock.adopt(owner, value.text()?, lease_ms))
+        let what = What::Acquire(key(owner));
+        lock.client.start(&lock, tag, what, || lock.adopt(owner, value.text()?, lease_ms))
     }
 
     /// Makes the lock live at least lease_ms from now if token is its value; as
@@ -753,7 +720,7 @@ exports! {
     fn redlatch_lock_holders_start(lock: *mut redlatch_lock, function: redlatch_holder_fn,
         user: *mut c_void, tag: u64) {
         let function = function.ok_or_else(|| is_null("function"))?;
-        start(&lock, tag, What::Holders(function, user), || Ok(lock.core.holders()))
+        lock.client.start(&lock, tag, What::Holders(function, user), || Ok(lock.core.holders()))
     }
 
     /// Asks Redis for the queue of a fair lock or semaphore, and calls function with user for each waiter, in
@@ -780,7 +747,7 @@ exports! {
     fn redlatch_lock_waiters_start(lock: *mut redlatch_lock, function: redlatch_holder_fn,
         user: *mut c_void, tag: u64) {
         let function = function.ok_or_else(|| is_null("function"))?;
-        start(&lock, tag, What::Holders(function, user), || Ok(lock.core.waiters()))
+        lock.client.start(&lock, tag, What::Holders(function, user), || Ok(lock.core.waiters()))
     }
 
     /// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock

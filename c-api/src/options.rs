@@ -1,15 +1,16 @@
 //! Options by name and value, as text.
 
-use std::ffi::c_char;
+use std::ffi::{CString, c_char};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use redlatch::embed::{ClientBuilderExt, OptionInfo, Scope, Type, all_options};
 use redlatch::{Client, Error, ErrorKind, LockOptions, OptionValue, Result};
 
 use crate::arguments::Freed;
 use crate::exports::exports;
-use crate::status::{Names, quiet_panics, redlatch_status};
+use crate::locked;
+use crate::status::{name_of, quiet_panics, redlatch_status};
 
 /// A set of options, each a name and a value. May be used from any thread, by several at once, and
 /// for any number of clients and locks; later changes do not reach these.
@@ -22,11 +23,14 @@ pub struct redlatch_options {
 impl Freed for redlatch_options {}
 
 impl redlatch_options {
-    /// Applies every option to whatever takes options.
-    fn each(&self, mut apply: impl FnMut(&str, OptionValue<'_>) -> Result<()>) -> Result<()> {
-        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-        set.iter()
-            .try_for_each(|(name, value)| apply(name, read(name, value.as_deref())))
+    /// Applies every option, if there are some, to whatever takes options.
+    fn each(
+        options: Option<Arc<Self>>,
+        mut apply: impl FnMut(&str, OptionValue<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let set = options.as_ref().map(|options| locked(&options.set));
+        let mut set = set.iter().flat_map(|set| set.iter());
+        set.try_for_each(|(name, value)| apply(name, read(name, value.as_deref())))
     }
 
     /// The client of this URL, or of the environment's, with these options.
@@ -35,18 +39,13 @@ impl redlatch_options {
         let mut builder = url
             .map_or_else(Client::builder_from_env, Client::builder)
             .language("c");
-        options.map_or(Ok(()), |options| {
-            options.each(|name, value| builder.set(name, value))
-        })?;
+        Self::each(options, |name, value| builder.set(name, value))?;
         builder.build()
     }
 
     /// The options of a lock: these on top of its client's.
-    pub(crate) fn lock(options: Option<Arc<Self>>, defaults: LockOptions) -> Result<LockOptions> {
-        let mut lock = defaults;
-        options.map_or(Ok(()), |options| {
-            options.each(|name, value| lock.set(name, value))
-        })?;
+    pub(crate) fn lock(options: Option<Arc<Self>>, mut lock: LockOptions) -> Result<LockOptions> {
+        Self::each(options, |name, value| lock.set(name, value))?;
         Ok(lock)
     }
 }
@@ -83,23 +82,16 @@ fn in_terms_of_c(name: &str, error: Error) -> Error {
         let text = format!("there is no option {name:?} of clients or locks; use {place}");
         return Error::new(ErrorKind::InvalidArgument, text);
     }
-    let text = match error.option_fault() {
-        // The value is what is wrong.
-        Some(fault) if fault.value.is_some() => return error,
-        Some(fault) => match fault.suggestion {
-            Some(near) => format!(
-                "there is no option {:?}; did you mean {near}?",
-                fault.option
-            ),
-            None if !fault.lists_names => return error,
-            None => format!(
-                "there is no option {:?}; there are {}",
-                fault.option,
-                settable().join(", ")
-            ),
-        },
+    let Some(fault) = error.option_fault() else {
+        return error;
+    };
+    let remedy = match fault.suggestion {
+        Some(near) => format!("did you mean {near}?"),
+        None if fault.lists_names => format!("there are {}", settable().join(", ")),
+        // The value is what is wrong, or the text fits C.
         None => return error,
     };
+    let text = format!("there is no option {:?}; {remedy}", fault.option);
     Error::new(ErrorKind::InvalidArgument, text)
 }
 
@@ -142,7 +134,7 @@ exports! {
         Client::builder_from_env()
             .set(name, read(name, value))
             .map_err(|error| in_terms_of_c(name, error))?;
-        let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut set = locked(&options.set);
         set.retain(|(known, _)| known != name);
         set.push((name.to_owned(), value.map(str::to_owned)));
         Ok(())
@@ -151,8 +143,8 @@ exports! {
     /// The names of all options there are, one for each index from 0; NULL after the last. The
     /// options of an acquisition, which are parameters in C, come last. Static.
     fn redlatch_options_name(index: usize) -> *const c_char = ptr::null() => {
-        static NAMES: Names = Names::new();
-        NAMES.get(index, || all_options().map(|option| option.name).collect())
+        static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
+        name_of(&NAMES, all_options().map(|option| option.name), index)
     };
 
     /// Frees a set of options; NULL is allowed.

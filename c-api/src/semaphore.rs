@@ -9,7 +9,7 @@ use redlatch::{Error, ErrorKind, Kind, OptionValue, Result, Semaphore};
 
 use crate::calls::User;
 use crate::client::redlatch_client;
-use crate::events::{What, start};
+use crate::events::What;
 use crate::exports::exports;
 use crate::lock::redlatch_lock;
 use crate::options::redlatch_options;
@@ -119,7 +119,8 @@ exports! {
     fn redlatch_semaphore_permits_start(semaphore: *mut redlatch_lock,
         function: redlatch_permits_fn, user: *mut c_void, tag: u64) {
         let of_core = semaphore.as_semaphore()?;
-        start(&semaphore, tag, What::Permits(function, user), || Ok(of_core.permits()))
+        let what = What::Permits(function, user);
+        semaphore.client.start(&semaphore, tag, what, || Ok(of_core.permits()))
     }
 
     /// Gives the semaphore so many permits, 0 to 2147483647, whatever it had before. Permits that are
@@ -130,9 +131,9 @@ exports! {
     /// - REDLATCH_FOREIGN_KIND: the name has other data.
     /// - SERVER
     #[must_use]
-    fn redlatch_semaphore_set_permits(semaphore: *mut redlatch_lock, limit: u32) {
-        semaphore.as_semaphore()?.set_permits(limit as usize).wait().map(drop)
-    }
+    ask redlatch_semaphore_set_permits(semaphore: *mut redlatch_lock, limit: u32)
+        = What::Permits(None, User(ptr::null_mut())),
+        semaphore.as_semaphore()?.set_permits(limit as usize);
 
     /// Begins what redlatch_semaphore_set_permits() does and returns at once: an event
     /// REDLATCH_EVENT_PERMITS with this tag comes.
@@ -141,10 +142,5 @@ exports! {
     /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
     ///   NULL. The event says that limit is above 2147483647.
     /// - STARTED
-    fn redlatch_semaphore_set_permits_start(semaphore: *mut redlatch_lock, limit: u32, tag: u64) {
-        let (of_core, nobody) = (semaphore.as_semaphore()?, User(ptr::null_mut()));
-        start(&semaphore, tag, What::Permits(None, nobody), || {
-            Ok(of_core.set_permits(limit as usize))
-        })
-    }
+    start redlatch_semaphore_set_permits_start;
 }

@@ -146,55 +146,14 @@ pub(crate) fn quiet_panics() {
     }));
 }
 
-/// The names of a table of the core with the NUL that C wants, made at compile time.
-macro_rules! c_names {
-    ($table:ty) => {{
-        const COUNT: usize = <$table>::ALL.len();
-        static NAMES: [[u8; 32]; COUNT] = {
-            let mut names = [[0; 32]; COUNT];
-            let mut row = 0;
-            while row < COUNT {
-                let name = <$table>::ALL[row].name().as_bytes();
-                let mut at = 0;
-                // A name of 32 bytes or more does not compile: it would lose its NUL.
-                assert!(name.len() < 32);
-                while at < name.len() {
-                    names[row][at] = name[at];
-                    at += 1;
-                }
-                row += 1;
-            }
-            names
-        };
-        &NAMES
-    }};
-}
-
-fn find(name: Option<&'static [u8; 32]>) -> *const c_char {
-    let name = name.map(|name| CStr::from_bytes_until_nul(name).unwrap_or_default());
-    name.unwrap_or(c"unknown").as_ptr()
-}
-
-/// A table of the core as C reads it: by index, until NULL.
-pub(crate) struct Names(OnceLock<Vec<CString>>);
-
-impl Names {
-    pub(crate) const fn new() -> Self {
-        Names(OnceLock::new())
-    }
-
-    pub(crate) fn get(&self, index: usize, all: fn() -> Vec<&'static str>) -> *const c_char {
-        let texts = || {
-            all()
-                .into_iter()
-                .map(|name| CString::new(name).unwrap_or_default())
-                .collect()
-        };
-        self.0
-            .get_or_init(texts)
-            .get(index)
-            .map_or(ptr::null(), |name| name.as_ptr())
-    }
+/// One of the names of a table of the core, which are made for C once; NULL behind the last.
+pub(crate) fn name_of(
+    made: &'static OnceLock<Vec<CString>>,
+    names: impl Iterator<Item = &'static str>,
+    index: usize,
+) -> *const c_char {
+    let all = made.get_or_init(|| names.filter_map(|name| CString::new(name).ok()).collect());
+    all.get(index).map_or(ptr::null(), |name| name.as_ptr())
 }
 
 /// The text of the calling thread's last failure, "" if none of its calls has failed. It never
@@ -213,25 +172,29 @@ pub extern "C" fn redlatch_last_lost_reason() -> redlatch_lost_reason {
         .unwrap_or(NO_REASON)
 }
 
+/// The name of a number that no table has.
+const UNKNOWN: &str = "unknown\0";
+
+fn kind_of(status: redlatch_status) -> Option<ErrorKind> {
+    u8::try_from(status).ok().and_then(ErrorKind::from_number)
+}
+
 /// The name of a status, as in every language: "timeout", "not_owner", ... Static, never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_status_name(status: redlatch_status) -> *const c_char {
     if status == OK {
         return c"ok".as_ptr();
     }
-    let row = ErrorKind::ALL
-        .iter()
-        .position(|kind| i32::from(kind.number()) == status);
-    find(row.map(|row| &c_names!(ErrorKind)[row]))
+    let name = kind_of(status).map_or(UNKNOWN, ErrorKind::terminated_name);
+    name.as_ptr().cast()
 }
 
 /// The name of a reason for a loss: "expired", "deleted", ... Static, never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_lost_reason_name(reason: redlatch_lost_reason) -> *const c_char {
-    let row = LostReason::ALL
-        .iter()
-        .position(|known| i32::from(known.number()) == reason);
-    find(row.map(|row| &c_names!(LostReason)[row]))
+    let reason = u8::try_from(reason).ok().and_then(LostReason::from_number);
+    let name = reason.map_or(UNKNOWN, LostReason::terminated_name);
+    name.as_ptr().cast()
 }
 
 /// Whether the same call can succeed later without changing anything.
@@ -242,44 +205,22 @@ pub extern "C" fn redlatch_lost_reason_name(reason: redlatch_lost_reason) -> *co
 ///                 redlatch_status_retryable(status) ? ": it may go better later" : "");
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_status_retryable(status: redlatch_status) -> bool {
-    u8::try_from(status)
-        .ok()
-        .and_then(ErrorKind::from_number)
-        .is_some_and(ErrorKind::retryable)
+    kind_of(status).is_some_and(ErrorKind::retryable)
 }
 
 /// The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the
 /// header. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_version() -> *const c_char {
-    const { terminated(concat!(env!("CARGO_PKG_VERSION"), "\0")) }.as_ptr()
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
 /// The same as a number that can be compared, like REDLATCH_VERSION_NUMBER, which is the one of the
 /// header: major * 10000 + minor * 100 + patch.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_version_number() -> u32 {
-    const MAJOR: u32 = number(env!("CARGO_PKG_VERSION_MAJOR"));
-    const MINOR: u32 = number(env!("CARGO_PKG_VERSION_MINOR"));
-    const PATCH: u32 = number(env!("CARGO_PKG_VERSION_PATCH"));
-    // Otherwise a later version could be a smaller number.
-    const { assert!(MINOR < 100 && PATCH < 100) };
-    MAJOR * 10_000 + MINOR * 100 + PATCH
-}
-
-const fn number(digits: &str) -> u32 {
-    match u32::from_str_radix(digits, 10) {
-        Ok(number) => number,
-        // Too large for what is made of it: that does not compile.
-        Err(_) => u32::MAX,
-    }
-}
-
-const fn terminated(text: &str) -> &CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(text) => text,
-        Err(_) => c"",
-    }
+    let parts = env!("CARGO_PKG_VERSION").split('.');
+    parts.fold(0, |sum, part| sum * 100 + part.parse().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -58,9 +58,12 @@ fn constants() -> String {
     for (name, part) in ["MAJOR", "MINOR", "PATCH"].iter().zip(&parts) {
         writeln!(out, "#define REDLATCH_VERSION_{name} {part}").unwrap();
     }
-    let number = parts
-        .iter()
-        .fold(0, |sum, part| sum * 100 + part.parse::<u32>().unwrap());
+    let numbers = parts.iter().map(|part| part.parse::<u32>().unwrap());
+    let number = numbers.fold(0, |sum, part| {
+        // Otherwise a later version could be a smaller number.
+        assert!(part < 100, "{version}");
+        sum * 100 + part
+    });
     writeln!(out, "/** To compare: major * 10000 + minor * 100 + patch. */\n#define REDLATCH_VERSION_NUMBER {number}").unwrap();
     out += "\n#if defined(__GNUC__)\n#define REDLATCH_MUST_CHECK __attribute__((warn_unused_result))\n";
     out += "#else\n#define REDLATCH_MUST_CHECK\n#endif\n";

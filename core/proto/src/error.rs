@@ -46,6 +46,12 @@ macro_rules! table {
                 match self { $( $name::$variant => $text, )+ }
             }
 
+            /// The same with the NUL that C wants.
+            #[doc(hidden)]
+            pub const fn terminated_name(self) -> &'static str {
+                match self { $( $name::$variant => concat!($text, "\0"), )+ }
+            }
+
             /// Whether the same call can succeed later without any change by the caller.
             pub const fn retryable(self) -> bool {
                 match self { $( $name::$variant => $retryable, )+ }
