@@ -44,7 +44,8 @@ function rename(errorClass, name) {
 
 const classes = {}
 const byNumber = new Map()
-for (const { number, name, className, retryable } of native.errorKinds()) {
+const tables = JSON.parse(native.tables())
+for (const { number, name, className, retryable } of tables.errors) {
   const errorClass = class extends (name === 'invalid_argument' ? ArgumentError : LockError) {
     static kind = name
     static retryable = retryable
@@ -54,7 +55,7 @@ for (const { number, name, className, retryable } of native.errorKinds()) {
   byNumber.set(number, errorClass)
 }
 
-const reasons = new Map(native.lostReasons().map((reason) => [reason.number, reason]))
+const reasons = new Map(tables.reasons.map((reason) => [reason.number, reason]))
 
 // Names the property of an object that has a name in Redis: what the name stands for, as the core's errors call it.
 const thing = Symbol('thing')

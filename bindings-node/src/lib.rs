@@ -5,7 +5,6 @@
 //! it through one thread-safe function, and it hands over all waiting answers at once.
 
 mod border;
-pub mod tables;
 pub mod testing;
 mod values;
 
@@ -22,7 +21,15 @@ use redlatch::embed::{
 use redlatch::{AcquireOptions, OptionValue, ReentryKey, Semaphore};
 
 use border::{Id, State};
-use values::{Asked, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
+use values::{
+    Asked, Checked, EventRow, Names, SPELLING, Stat, Value, Values, caught, option, set_all,
+};
+
+/// The core's tables of errors, lost reasons and options, as JSON.
+#[napi]
+pub fn tables() -> String {
+    redlatch::embed::tables(SPELLING)
+}
 
 /// The answers, holds and clients of one JavaScript environment.
 #[napi]
@@ -123,6 +130,12 @@ impl Border {
     #[napi]
     pub fn hold_count(&self, hold: Id) -> u32 {
         self.0.read(hold, 0, redlatch::Guard::hold_count)
+    }
+
+    /// The owner as it is in Redis; empty once the hold was released.
+    #[napi]
+    pub fn owner(&self, hold: Id) -> String {
+        self.0.read(hold, String::new(), redlatch::Guard::owner)
     }
 
     /// The function that releases the level of a hold. It is not a method: see [`Bare`].

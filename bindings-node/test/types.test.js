@@ -7,7 +7,7 @@ const { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } = require('n
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
 const ts = require('typescript')
-const native = require('../lib/native.js')
+const tables = JSON.parse(require('../lib/native.js').tables())
 const { PLACE } = require('../lib/place.js')
 const redlatch = require('../index.js')
 const { PACKAGE, runNode, shared } = require('./support/index.js')
@@ -27,8 +27,7 @@ test('the options are those of the table, with their types', () => {
   const typeOf = (name, type) => types[type] ?? `${name[0].toUpperCase()}${name.slice(1)} | null`
   const table = (scope) =>
     Object.fromEntries(
-      native
-        .options()
+      tables.options
         .filter((option) => option.scope === scope)
         .map(({ spelled, type }) => [spelled, typeOf(spelled, type.split(/[ (]/)[0])]),
     )
@@ -43,15 +42,15 @@ test('the options are those of the table, with their types', () => {
 
 test('the words of options are those of the table', () => {
   for (const [union_, option] of [['Kind', 'kind'], ['ClusterPubsub', 'cluster_pubsub'], ['Protocol', 'protocol']]) {
-    const { type } = native.options().find(({ name }) => name === option)
+    const { type } = tables.options.find(({ name }) => name === option)
     assert.deepEqual(union(union_), JSON.parse(type.slice('Choice('.length, -1)))
   }
 })
 
 test('the errors are those of the table', () => {
-  const kinds = native.errorKinds()
+  const kinds = tables.errors
   assert.deepEqual(union('ErrorKind'), kinds.map(({ name }) => name))
-  assert.deepEqual(union('LostReason'), native.lostReasons().map(({ name }) => name))
+  assert.deepEqual(union('LostReason'), tables.reasons.map(({ name }) => name))
   const classes = Object.values(redlatch).filter((value) => value.kind !== undefined)
   assert.deepEqual(
     classes.map(({ kind, retryable }) => [kind, retryable]),

@@ -160,6 +160,8 @@ calls! {
     redlatch_name(family) => |module, given| module.name(family as Id, given)?;
     /// Checks the name of a counter: a plain semaphore or a latch.
     redlatch_counter_name(client) => |module, given| module.counter_name(client as Id, given)?;
+    /// The owner of a hold as it is in Redis.
+    redlatch_owner(hold) => |module, given| module.owner(hold as Id)?;
     /// A record of failure if the hold cannot be relied on.
     redlatch_check(hold, now) => |module, given| module.check(moment(now), hold as Id)?;
     /// Stops waiting for a call.

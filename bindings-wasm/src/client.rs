@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch_proto::engine::{Config, Done, Engine, Input, LevelId, Output, Request, RequestId};
+use redlatch_proto::engine::{Done, Engine, Input, Output, Request, RequestId};
 use redlatch_proto::error::{Error, Result, Thing};
-use redlatch_proto::event::{Counters, Event, Level, Ring};
+use redlatch_proto::event::{Counters, Level, Ring};
 use redlatch_proto::hold::HoldCell;
 use redlatch_proto::maps::SortedMap;
 use redlatch_proto::moment::Moment;
-use redlatch_proto::net::{Arrival, ConnId, Io, Manner, Net, Protocol};
+use redlatch_proto::net::{Arrival, ConnId, Manner, Net, Protocol};
 use redlatch_proto::outbox::News;
 use redlatch_proto::outbox::calls::OutgoingCall;
 use redlatch_proto::quorum::{self, Members};
@@ -19,14 +19,9 @@ use redlatch_proto::tuning;
 use redlatch_proto::url::{At, Host, Place, Topology};
 use redlatch_proto::wire::{Name, Process, names};
 
+use crate::io::{Answer, Way};
 use crate::options::requests::LockRequests;
 use crate::options::{ClientOptions, LockOptions};
-
-/// A call and its answer.
-pub(crate) struct Answer {
-    pub(crate) id: RequestId,
-    pub(crate) result: Result<Done>,
-}
 
 /// A call that is made.
 pub(crate) struct Question {
@@ -228,91 +223,68 @@ impl Client {
     /// Sends a request. The answer comes out of [`Client::turn`], or is here already.
     pub(crate) fn ask(
         &mut self,
-        now: Moment,
         Question { id, request, of }: Question,
-        io: &mut dyn Io,
         notify: impl Fn() + Send + Sync + 'static,
-        answers: &mut Vec<Answer>,
+        way: &mut Way<'_>,
     ) {
         let closing = matches!(request, Request::Close { .. });
         let (name, thing) = (request.name(), request.thing());
-        if self.running.is_none() && (closing || self.closed) {
+        let has_ended = match &self.running {
+            Some(running) => running.stopped,
+            None => closing || self.closed,
+        };
+        if has_ended {
             self.closed = true;
             let result = if closing {
                 Ok(Done::Closed(Vec::new()))
             } else {
                 Err(request.named(Error::closed()).during(name))
             };
-            return answers.push(Answer { id, result });
+            return way.out.answers.push(Answer { id, result });
         }
         let (options, seed) = (&self.options, self.seed);
         let (place, manner) = (&self.place, &self.manner);
         let running = self.running.get_or_insert_with(|| {
-            let net = Net::new(now, place, manner);
+            let net = Net::new(way.now, place, manner);
             let first = net.first();
-            let mut running = Running::start(options, seed, net, self.manner.http);
+            let mut running = Running::start(options, seed, net, manner.http);
             if let Some(input) = first {
-                running.tell(now, input);
+                running.tell(way.now, input);
             }
             running.ring.set_notify(Box::new(notify));
             Box::new(running)
         });
-        if running.stopped {
-            let result = if closing {
-                Ok(Done::Closed(Vec::new()))
-            } else {
-                Err(request.named(Error::closed()).during(name))
-            };
-            return answers.push(Answer { id, result });
-        }
         if closing {
             manner.closing.set(true);
         }
         running.asked.insert(id, Asked { name, thing, of });
-        running.net.begin(now, io);
-        running.tell(now, Input::Request { id, request });
-        self.follow(now, io, answers);
+        running.net.begin(way.now, way);
+        self.tell(Input::Request { id, request }, way);
     }
 
-    /// Tells the engine something that needs no answer.
-    pub(crate) fn tell(
-        &mut self,
-        now: Moment,
-        input: Input,
-        io: &mut dyn Io,
-        answers: &mut Vec<Answer>,
-    ) {
+    /// Tells the engine something, and does what follows.
+    pub(crate) fn tell(&mut self, input: Input, way: &mut Way<'_>) {
         if let Some(running) = &mut self.running {
-            running.tell(now, input);
-            self.follow(now, io, answers);
+            running.tell(way.now, input);
+            self.follow(way);
         }
     }
 
-    /// Stops waiting for a call. True if it had no answer yet.
-    pub(crate) fn cancel(
-        &mut self,
-        now: Moment,
-        id: RequestId,
-        io: &mut dyn Io,
-        answers: &mut Vec<Answer>,
-    ) -> bool {
-        let Some(running) = &mut self.running else {
-            return false;
-        };
-        if running.asked.remove(&id).is_none() {
-            return false;
+    /// Stops waiting for a call that has no answer yet.
+    pub(crate) fn cancel(&mut self, id: RequestId, way: &mut Way<'_>) {
+        let running = self.running.as_mut();
+        if running.is_some_and(|running| running.asked.remove(&id).is_some()) {
+            self.tell(Input::Cancel { id }, way);
         }
-        self.tell(now, Input::Cancel { id }, io, answers);
-        true
     }
 
     /// No handle is left.
-    pub(crate) fn orphan(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
+    pub(crate) fn orphan(&mut self, way: &mut Way<'_>) {
         self.dropped = true;
         if let Some(running) = &mut self.running {
-            running.orphaned = Some(now.after(tuning::ORPHAN_LIMIT));
+            running.orphaned = Some(way.now.after(tuning::ORPHAN_LIMIT));
         }
-        self.tell(now, Input::Orphaned, io, answers);
+        self.tell(Input::Orphaned, way);
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
@@ -330,18 +302,11 @@ impl Client {
     }
 
     /// Takes in an event of a connection.
-    pub(crate) fn arrived(
-        &mut self,
-        now: Moment,
-        conn: ConnId,
-        arrival: &Arrival<'_>,
-        io: &mut dyn Io,
-        answers: &mut Vec<Answer>,
-    ) {
+    pub(crate) fn arrived(&mut self, conn: ConnId, arrival: &Arrival<'_>, way: &mut Way<'_>) {
         if let Some(running) = &mut self.running {
             let Running { net, news, .. } = &mut **running;
-            net.arrived(now, conn, arrival, io, news);
-            self.follow(now, io, answers);
+            net.arrived(way.now, conn, arrival, way, news);
+            self.follow(way);
         }
     }
 
@@ -358,19 +323,25 @@ impl Client {
         .min()
     }
 
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        self.next_wake().is_some_and(|at| at <= now)
+    }
+
     /// Does what is due, and all that follows from it.
-    pub(crate) fn wake(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
-        self.turn(now, true, io, answers);
+    pub(crate) fn wake(&mut self, way: &mut Way<'_>) {
+        self.turn(true, way);
     }
 
     /// Does what follows from an input. Overdue work waits for the host's timer, which comes after
     /// all input that has arrived: the host was blocked, and an answer may lie in a socket.
-    fn follow(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
-        let is_late = self.next_wake().is_some_and(|due| due.after(LATE) <= now);
-        self.turn(now, !is_late, io, answers);
+    fn follow(&mut self, way: &mut Way<'_>) {
+        let due = self.next_wake();
+        let is_late = due.is_some_and(|due| due.after(LATE) <= way.now);
+        self.turn(!is_late, way);
     }
 
-    fn turn(&mut self, now: Moment, wakes: bool, io: &mut dyn Io, answers: &mut Vec<Answer>) {
+    fn turn(&mut self, wakes: bool, way: &mut Way<'_>) {
+        let now = way.now;
         let Some(running) = &mut self.running else {
             return;
         };
@@ -381,9 +352,9 @@ impl Client {
             }
             let Running { net, news, .. } = &mut **running;
             if wakes {
-                net.wake(now, io, news);
+                net.wake(now, way, news);
             }
-            net.settle(now, io, news);
+            net.settle(now, way, news);
             running.take_news(now);
             if wakes && running.engine.next_wake().is_some_and(|due| due <= now) {
                 running.engine.wake(now, &mut running.out);
@@ -392,39 +363,39 @@ impl Client {
                 break;
             }
             for output in std::mem::take(&mut running.out) {
-                running.carry_out(now, output, io, answers);
+                running.carry_out(output, way);
             }
         }
         let over = running.orphaned.is_some_and(|latest| latest <= now);
         // A caller may still wait for an answer.
         let is_unused = running.orphaned.is_some() && running.asked.is_empty();
         if is_unused && (over || running.engine.is_settled()) {
-            running.stop(io);
+            running.stop(way);
         }
     }
 
     /// Writes what is to be written.
-    pub(crate) fn flush(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
+    pub(crate) fn flush(&mut self, way: &mut Way<'_>) {
         loop {
             let Some(running) = &mut self.running else {
                 return;
             };
             let Running { net, news, .. } = &mut **running;
-            net.flush(now, io, news);
+            net.flush(way.now, way, news);
             // Calls that waited too long were given up.
             if news.is_empty() {
                 return;
             }
-            self.follow(now, io, answers);
+            self.follow(way);
         }
     }
 
     /// The program ends: nobody will hear an answer, so nothing waits for one any more.
-    pub(crate) fn end(&mut self, now: Moment, io: &mut dyn Io, answers: &mut Vec<Answer>) {
+    pub(crate) fn end(&mut self, way: &mut Way<'_>) {
         if let Some(running) = &mut self.running {
             running.net.write_all();
         }
-        self.flush(now, io, answers);
+        self.flush(way);
     }
 
     pub(crate) fn stats(&self) -> Vec<(&'static str, u64)> {
@@ -439,26 +410,13 @@ impl Client {
 impl Running {
     fn start(options: &ClientOptions, seed: u64, net: Net, http: bool) -> Running {
         let counters = Arc::new(Counters::default());
-        let least = if options.debug_events {
-            Level::Debug
+        let ring = Arc::new(Ring::new(options.events, options.least_level()));
+        let least_limit = if http {
+            tuning::HTTP_LIMIT
         } else {
-            Level::Info
+            Duration::ZERO
         };
-        let ring = Arc::new(Ring::new(options.events, least));
-        let config = Config {
-            recheck: options.recheck,
-            outage: options.outage,
-            handovers: (options.handover_limit, options.handover_time),
-            linger: tuning::CHANNEL_LINGER,
-            least_limit: if http {
-                tuning::HTTP_LIMIT
-            } else {
-                Duration::ZERO
-            },
-            renewals: tuning::RENEWALS_IN_FLIGHT,
-            seed,
-            is_shared: |name, own| Arc::strong_count(name) > own,
-        };
+        let config = options.engine(least_limit, seed);
         let mut engine = Engine::new(config, counters.clone());
         engine.set_listened(ring.wants(Level::Debug));
         Running {
@@ -481,58 +439,45 @@ impl Running {
     fn take_news(&mut self, now: Moment) {
         let mut news = std::mem::take(&mut self.news);
         self.counters.connects.add(news.connects);
-        news.events.drain(..).for_each(|event| self.event(event));
+        let events = news.events.drain(..);
+        events.for_each(|event| self.ring.push(event));
         for input in news.inputs.drain(..) {
             self.tell(now, input);
         }
     }
 
-    fn event(&self, event: Event) {
-        self.ring.push(event);
-    }
-
-    fn carry_out(
-        &mut self,
-        now: Moment,
-        output: Output,
-        io: &mut dyn Io,
-        answers: &mut Vec<Answer>,
-    ) {
+    fn carry_out(&mut self, output: Output, way: &mut Way<'_>) {
+        let now = way.now;
         match output {
             Output::Send {
                 call, op, limit, ..
             } => {
                 let sending = OutgoingCall::of(call, op, limit);
-                self.net.send(now, sending, io, &mut self.news);
+                self.net.send(now, sending, way, &mut self.news);
             }
-            Output::Subscribe(name, topic) => self.net.subscribe(now, &name, topic, io),
-            Output::Unsubscribe(name, topic) => self.net.unsubscribe(now, &name, topic, io),
-            Output::Complete { id, result } => self.complete(now, id, result, answers),
+            Output::Subscribe(name, topic) => self.net.subscribe(now, &name, topic, way),
+            Output::Unsubscribe(name, topic) => self.net.unsubscribe(now, &name, topic, way),
+            Output::Complete { id, result } => self.complete(id, result, way),
             Output::Lost(cell, reason) => cell.tell(reason),
-            Output::Event(event) => self.event(event),
-            Output::Stop => self.stop(io),
+            Output::Event(event) => self.ring.push(event),
+            Output::Stop => self.stop(way),
             // They serve questions by key, which no host asks.
             Output::Opened(_) | Output::Ended(_) => {}
         }
     }
 
-    fn complete(
-        &mut self,
-        now: Moment,
-        id: RequestId,
-        result: Result<Done>,
-        answers: &mut Vec<Answer>,
-    ) {
+    fn complete(&mut self, id: RequestId, result: Result<Done>, way: &mut Way<'_>) {
         let Some(Asked { name, thing, of }) = self.asked.remove(&id) else {
             // It was cancelled, and nobody has what it won.
-            match result {
-                Ok(Done::Granted { cell, level }) => self.drop_level(now, &cell, level),
-                Ok(Done::Taken { name, permits }) => {
-                    self.tell(now, Input::GivenBack { name, permits });
-                }
-                _ => {}
-            }
-            return;
+            let input = match result {
+                Ok(Done::Granted { cell, level }) => Input::Dropped {
+                    owner: cell.owner,
+                    level,
+                },
+                Ok(Done::Taken { name, permits }) => Input::GivenBack { name, permits },
+                _ => return,
+            };
+            return self.tell(way.now, input);
         };
         let result = result.map_err(|error| {
             let error = match &of {
@@ -541,17 +486,12 @@ impl Running {
             };
             error.during(name)
         });
-        answers.push(Answer { id, result });
+        way.out.answers.push(Answer { id, result });
     }
 
-    pub(crate) fn drop_level(&mut self, now: Moment, cell: &HoldCell, level: LevelId) {
-        let owner = cell.owner;
-        self.tell(now, Input::Dropped { owner, level });
-    }
-
-    fn stop(&mut self, io: &mut dyn Io) {
+    fn stop(&mut self, way: &mut Way<'_>) {
         self.stopped = true;
-        self.net.end(io);
+        self.net.end(way);
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod abi;
 mod bytes;
+mod calls;
 mod client;
 mod io;
 mod module;

@@ -13,9 +13,9 @@ use redlatch_proto::quorum::{self, Members};
 use crate::completion_queue::Outcome;
 use crate::credentials::{Credentials, Provider};
 use crate::driver::{DriverConfig, Handle, InlineCall, Manner, Registry, Shared, Sink, Way};
-use crate::engine::{AcquireAll, Config, Done, Input, Lease, Request, RequestId, Terms};
+use crate::engine::{AcquireAll, Done, Input, Lease, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Counters, Event, Level, Ring, Stats};
+use crate::event::{Counters, Event, Ring, Stats};
 use crate::guard::{Guard, PlainPermit, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::lock::{Lock, RwLock, Semaphore};
@@ -25,7 +25,6 @@ use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
 use crate::sys;
-use crate::tuning;
 use crate::url::{self, At, Host, Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Process, names};
@@ -899,14 +898,7 @@ impl Running {
         let shared = Arc::new(Shared {
             uuid,
             counters: Arc::new(Counters::default()),
-            ring: Ring::new(
-                options.events,
-                if options.debug_events {
-                    Level::Debug
-                } else {
-                    Level::Info
-                },
-            ),
+            ring: Ring::new(options.events, options.least_level()),
             registry: Registry::default(),
             gates: ParkingGroups::default(),
             tasks: DeferredWakers::default(),
@@ -915,16 +907,7 @@ impl Running {
         let config = DriverConfig {
             place: client.place.clone(),
             manner: client.manner.clone().named(&name.to_string()),
-            engine: Config {
-                recheck: options.recheck,
-                outage: options.outage,
-                handovers: (options.handover_limit, options.handover_time),
-                linger: tuning::CHANNEL_LINGER,
-                least_limit: Duration::ZERO,
-                renewals: redlatch_proto::tuning::RENEWALS_IN_FLIGHT,
-                seed,
-                is_shared: |name, own| Arc::strong_count(name) > own,
-            },
+            engine: options.engine(Duration::ZERO, seed),
             tracking: options.tracking,
             pubsub: options.cluster_pubsub,
             direct: options.direct,

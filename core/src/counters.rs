@@ -6,10 +6,11 @@ use std::time::Duration;
 use crate::client::{Client, ClientInner};
 use crate::completion_queue::Outcome;
 use crate::engine::Request;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::guard::{PlainPermit, unexpected, unit};
 use crate::log;
 use crate::operation::Operation;
+use crate::options::requests::counted;
 use crate::wire::{Change, Counter, Name, names};
 
 impl Client {
@@ -48,9 +49,6 @@ impl Client {
         Ok(CountDownLatch::new(self.0.clone(), names::name(name)?))
     }
 }
-
-/// The largest number that Redisson reads.
-const MOST: usize = i32::MAX as usize;
 
 /// A plain semaphore: a number of permits, and nothing that says who has them. It is the same
 /// semaphore as the `RSemaphore` of Redisson with this name. Making and cloning it is cheap and does
@@ -227,7 +225,7 @@ impl PlainSemaphore {
         wait: Option<Duration>,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        match counted("permits", permits, 1) {
+        match counted("permits", permits as u64, 1) {
             Ok(permits) => {
                 let name = self.name.clone();
                 let request = Request::Take {
@@ -262,7 +260,7 @@ impl PlainSemaphore {
     /// # }
     /// ```
     pub fn release(&self, permits: usize) -> Operation<()> {
-        let change = counted("permits", permits, 1).map(Change::give);
+        let change = counted("permits", permits as u64, 1).map(Change::give);
         self.change(change, unit)
     }
 
@@ -283,7 +281,8 @@ impl PlainSemaphore {
     /// # }
     /// ```
     pub fn try_set_permits(&self, permits: usize) -> Operation<bool> {
-        self.change(counted("permits", permits, 0).map(Change::SetPermits), set)
+        let change = counted("permits", permits as u64, 0).map(Change::SetPermits);
+        self.change(change, set)
     }
 
     /// Adds permits, or takes some away if `permits` is negative; it does not wait for them, so the
@@ -304,8 +303,8 @@ impl PlainSemaphore {
     /// # }
     /// ```
     pub fn add_permits(&self, permits: i64) -> Operation<i64> {
-        let size = usize::try_from(permits.unsigned_abs()).unwrap_or(usize::MAX);
-        let change = counted("permits", size, 0).map(|_| Change::AddPermits(permits));
+        let change =
+            counted("permits", permits.unsigned_abs(), 0).map(|_| Change::AddPermits(permits));
         self.change(change, number)
     }
 
@@ -384,7 +383,7 @@ impl CountDownLatch {
     /// # }
     /// ```
     pub fn try_set_count(&self, count: usize) -> Operation<bool> {
-        let change = counted("count", count, 1).map(Change::SetCount);
+        let change = counted("count", count as u64, 1).map(Change::SetCount);
         changed(&self.client, &self.name, Counter::Latch, change, set)
     }
 
@@ -406,7 +405,7 @@ impl CountDownLatch {
     /// # }
     /// ```
     pub fn count_down(&self, by: usize) -> Operation<i64> {
-        let change = counted("by", by, 1).map(Change::CountDown);
+        let change = counted("by", by as u64, 1).map(Change::CountDown);
         changed(&self.client, &self.name, Counter::Latch, change, number)
     }
 
@@ -485,17 +484,6 @@ impl std::fmt::Debug for CountDownLatch {
     }
 }
 
-/// Checks a number of permits or a count.
-fn counted(what: &str, number: usize, least: usize) -> Result<u32> {
-    let fits = (least..=MOST).contains(&number);
-    let known = u32::try_from(number).ok().filter(|_| fits);
-    known.ok_or_else(|| {
-        Error::invalid(format!(
-            "{what} is {number}; give it a whole number from {least} to {MOST}"
-        ))
-    })
-}
-
 fn changed<T>(
     client: &Arc<ClientInner>,
     name: &Name,
@@ -503,13 +491,12 @@ fn changed<T>(
     change: Result<Change>,
     finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
 ) -> Operation<T> {
-    match change {
-        Ok(change) => {
-            let name = name.clone();
-            Operation::new(client, Request::Change { name, change }, finish)
-        }
-        Err(error) => Operation::failed(error.on(name).of(counter.thing())),
-    }
+    let request = change.map(|change| {
+        let name = name.clone();
+        Request::Change { name, change }
+    });
+    let request = request.map_err(|error| error.on(name).of(counter.thing()));
+    Operation::of(client, request, finish)
 }
 
 fn read(client: &Arc<ClientInner>, name: &Name, counter: Counter) -> Operation<i64> {

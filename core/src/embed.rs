@@ -17,6 +17,7 @@ pub use crate::inspector::Inspector;
 pub use crate::operation::{Caller, Cancelled, Submitted};
 pub use crate::options::{
     OptionInfo, Scope, SetOption, Spelling, Type, all_options, meant, read_count, read_duration,
+    tables,
 };
 pub use crate::sys::Uncancelled;
 pub use redlatch_proto::glob;
@@ -305,7 +306,7 @@ impl LockExt for Lock {
     }
 
     fn check_token(&self, token: &str) -> Result<()> {
-        self.form(token).map(drop)
+        self.requests().form(token).map(drop)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::operation::Operation;
 use crate::options::requests::LockRequests;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
 use crate::owner::ReentryKey;
-use crate::wire::{Form, Holder, Inspection, Kind, Name, Permits, names};
+use crate::wire::{Holder, Inspection, Kind, Name, Permits, names};
 
 /// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
@@ -172,13 +172,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn try_acquire(&self) -> Operation<Option<Guard>> {
-        self.acquire_as(
-            AcquireOptions::new().wait(Duration::ZERO),
-            |outcome| match outcome {
-                Outcome::Failed(error) if error.kind() == ErrorKind::Timeout => Ok(None),
-                other => guard(other).map(Some),
-            },
-        )
+        self.acquire_as(AcquireOptions::new().wait(Duration::ZERO), tried)
     }
 
     /// Waits for the lock at most `wait`.
@@ -244,7 +238,7 @@ impl Lock {
         self.requests().kind()
     }
 
-    fn requests(&self) -> LockRequests<'_> {
+    pub(crate) fn requests(&self) -> LockRequests<'_> {
         LockRequests {
             name: &self.name,
             options: &self.options,
@@ -265,7 +259,7 @@ impl Lock {
             Ok(request) => request,
             Err(error) => return Operation::failed(error),
         };
-        self.ask(request, finish)
+        self.ask(Ok(request), finish)
             .in_span(log::acquisition(&self.name))
     }
 
@@ -291,7 +285,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn release_by(&self, key: ReentryKey) -> Operation<()> {
-        self.ask(Request::Release(self.target(key)), unit)
+        self.ask(Ok(Request::Release(self.target(key))), unit)
     }
 
     /// Extends the lock that `key` holds, so that it lives at least `lease` from now.
@@ -312,24 +306,10 @@ impl Lock {
     /// # }
     /// ```
     pub fn extend_by(&self, key: ReentryKey, lease: Duration) -> Operation<()> {
-        match check_lease(lease).and_then(|()| self.requests().check_lease(lease)) {
-            Ok(()) => self.ask(
-                Request::Extend {
-                    target: self.target(key),
-                    lease,
-                },
-                unit,
-            ),
-            Err(error) => Operation::failed(self.blamed(error)),
-        }
-    }
-
-    fn inspection(&self, what: Inspection) -> Request {
-        Request::Inspect {
-            name: self.name.clone(),
-            kind: self.wire_kind(),
-            what,
-        }
+        let checked = check_lease(lease).and_then(|()| self.requests().check_lease(lease));
+        let target = self.target(key);
+        let request = checked.map(|()| Request::Extend { target, lease });
+        self.ask(request.map_err(|error| self.blamed(error)), unit)
     }
 
     /// Takes over the lock if `token` is its value, whichever process acquired it. This is for work
@@ -423,16 +403,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn release_token(&self, token: &str) -> Operation<()> {
-        match self.form(token) {
-            Ok(form) => self.ask(
-                Request::ReleaseToken {
-                    name: self.name.clone(),
-                    form,
-                },
-                unit,
-            ),
-            Err(error) => Operation::failed(self.blamed(error)),
-        }
+        self.ask(self.requests().by_token(token, None), unit)
     }
 
     /// Extends the lock, so that it lives at least `lease` from now, if `token` is its value,
@@ -455,23 +426,9 @@ impl Lock {
     /// # }
     /// ```
     pub fn extend_token(&self, token: &str, lease: Duration) -> Operation<()> {
-        let form = check_lease(lease).and_then(|()| self.form(token));
-        match form {
-            Ok(form) => self.ask(
-                Request::ExtendToken {
-                    name: self.name.clone(),
-                    form,
-                    lease,
-                },
-                unit,
-            ),
-            Err(error) => Operation::failed(self.blamed(error)),
-        }
-    }
-
-    /// The form in Redis of a hold with this token.
-    pub(crate) fn form(&self, token: &str) -> Result<Form> {
-        self.requests().form(token)
+        let checked = check_lease(lease).map_err(|error| self.blamed(error));
+        let request = checked.and_then(|()| self.requests().by_token(token, Some(lease)));
+        self.ask(request, unit)
     }
 
     fn target(&self, key: ReentryKey) -> Target {
@@ -522,7 +479,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn is_locked(&self) -> Operation<bool> {
-        self.ask(self.inspection(Inspection::Owners), |outcome| {
+        self.inspect(Inspection::Owners, |outcome| {
             holders(outcome).map(|holders| !holders.is_empty())
         })
     }
@@ -545,7 +502,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn holder(&self) -> Operation<Option<Holder>> {
-        self.ask(self.inspection(Inspection::Holders), |outcome| {
+        self.inspect(Inspection::Holders, |outcome| {
             holders(outcome).map(|holders| holders.into_iter().next())
         })
     }
@@ -566,11 +523,11 @@ impl Lock {
     /// # }
     /// ```
     pub fn holders(&self) -> Operation<Vec<Holder>> {
-        self.ask(self.inspection(Inspection::Holders), holders)
+        self.inspect(Inspection::Holders, holders)
     }
 
     pub(crate) fn owners_only(&self) -> Operation<Vec<Holder>> {
-        self.ask(self.inspection(Inspection::Owners), holders)
+        self.inspect(Inspection::Owners, holders)
     }
 
     /// The waiters of a fair lock or semaphore, in the order in which they are served: its length is
@@ -591,7 +548,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn waiters(&self) -> Operation<Vec<Holder>> {
-        self.ask(self.inspection(Inspection::Waiters), holders)
+        self.inspect(Inspection::Waiters, holders)
     }
 
     /// Deletes the lock, regardless of its holder, and wakes the waiters. Holders of this client
@@ -615,25 +572,27 @@ impl Lock {
     /// # }
     /// ```
     pub fn force_release(&self) -> Operation<bool> {
-        self.ask(
-            Request::Force {
-                name: self.name.clone(),
-                kind: self.wire_kind(),
-            },
-            |outcome| match outcome {
-                Outcome::Forced(deleted) => Ok(deleted),
-                Outcome::Failed(error) => Err(error),
-                other => Err(unexpected(&other)),
-            },
-        )
+        self.ask(Ok(self.requests().force()), |outcome| match outcome {
+            Outcome::Forced(deleted) => Ok(deleted),
+            Outcome::Failed(error) => Err(error),
+            other => Err(unexpected(&other)),
+        })
     }
 
-    pub(crate) fn ask<T>(
+    fn inspect<T>(
         &self,
-        request: Request,
+        what: Inspection,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        Operation::new(&self.client, request, finish)
+        self.ask(Ok(self.requests().inspect(what)), finish)
+    }
+
+    fn ask<T>(
+        &self,
+        request: Result<Request>,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Operation<T> {
+        Operation::of(&self.client, request, finish)
     }
 }
 
@@ -808,10 +767,7 @@ impl Semaphore {
     /// As [`acquire`](Semaphore::acquire).
     pub fn try_acquire_many(&self, permits: usize) -> Operation<Option<Guard>> {
         let options = AcquireOptions::new().wait(Duration::ZERO).permits(permits);
-        self.lock.acquire_as(options, |outcome| match outcome {
-            Outcome::Failed(error) if error.kind() == ErrorKind::Timeout => Ok(None),
-            other => guard(other).map(Some),
-        })
+        self.lock.acquire_as(options, tried)
     }
 
     /// Takes permits with a wait, a lease, or a number for this acquisition.
@@ -873,14 +829,20 @@ impl Semaphore {
     }
 
     fn count(&self, limit: Option<usize>) -> Operation<Permits> {
-        let name = self.lock.name.clone();
-        let limit = limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
-        self.lock
-            .ask(Request::Count { name, limit }, |outcome| match outcome {
-                Outcome::Counted(permits) => Ok(permits),
-                Outcome::Failed(error) => Err(error),
-                other => Err(unexpected(&other)),
-            })
+        let request = self.lock.requests().count(limit);
+        self.lock.ask(Ok(request), |outcome| match outcome {
+            Outcome::Counted(permits) => Ok(permits),
+            Outcome::Failed(error) => Err(error),
+            other => Err(unexpected(&other)),
+        })
+    }
+}
+
+/// Nothing, if others have the lock.
+fn tried(outcome: Outcome) -> Result<Option<Guard>> {
+    match outcome {
+        Outcome::Failed(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+        other => guard(other).map(Some),
     }
 }
 
@@ -1048,14 +1010,9 @@ impl Hold {
     /// The owner as it is in Redis; empty when there is no hold. See [`Guard::owner`]. A multi lock has
     /// the owners of its [`parts`](Hold::parts) here, with commas.
     pub fn owner(&self) -> String {
-        match &self.view {
-            Some((cell, _)) if !cell.parts().is_empty() => {
-                let owners: Vec<String> = self.parts().iter().map(Hold::owner).collect();
-                owners.join(", ")
-            }
-            Some((cell, running)) => cell.form().owner(running.uuid(), cell.owner),
-            None => String::new(),
-        }
+        let view = self.view.as_ref();
+        let owner = view.map(|(cell, running)| cell.owner_name(running.uuid()));
+        owner.unwrap_or_default()
     }
 }
 

@@ -425,6 +425,18 @@ impl<T> Operation<T> {
         other
     }
 
+    /// The operation of a request. One that was refused fails, and nothing is sent.
+    pub(crate) fn of(
+        client: &Arc<ClientInner>,
+        request: Result<Request>,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        match request {
+            Ok(request) => Self::new(client, request, finish),
+            Err(error) => Self::failed(error),
+        }
+    }
+
     pub(crate) fn failed(error: Error) -> Self {
         Self::known(Outcome::Failed(error), |outcome| match outcome {
             Outcome::Failed(error) => Err(error),

@@ -7,20 +7,24 @@
 // The paths are for bindings-wasm, which compiles this file as well.
 #[path = "options/requests.rs"]
 pub(crate) mod requests;
+#[path = "options/tables.rs"]
+mod tables;
 #[path = "options/value.rs"]
 mod value;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Lease, Terms};
+use crate::engine::{Config, Lease, Terms};
 use crate::error::{Error, OptionFault, Piece, Result};
 use crate::owner::ReentryKey;
 use crate::url::SYNTAX;
 use crate::wire::{Fencing, Kind, Side, Special};
-use redlatch_proto::quorum;
+use redlatch_proto::event::Level;
+use redlatch_proto::{quorum, tuning};
 
 pub use redlatch_proto::net::{ClusterPubsub, Protocol};
+pub use tables::tables;
 pub use value::{OptionValue, Pem};
 use value::{Stored, likeness};
 
@@ -293,6 +297,29 @@ options! {
 }
 
 impl ClientOptions {
+    /// The settings of the engine. A call has at least `least_limit` to be answered.
+    pub(crate) fn engine(&self, least_limit: Duration, seed: u64) -> Config {
+        Config {
+            recheck: self.recheck,
+            outage: self.outage,
+            handovers: (self.handover_limit, self.handover_time),
+            linger: tuning::CHANNEL_LINGER,
+            least_limit,
+            renewals: tuning::RENEWALS_IN_FLIGHT,
+            seed,
+            is_shared: |name, own| Arc::strong_count(name) > own,
+        }
+    }
+
+    /// Events of this level and above are kept.
+    pub(crate) fn least_level(&self) -> Level {
+        if self.debug_events {
+            Level::Debug
+        } else {
+            Level::Info
+        }
+    }
+
     /// Checks that the options of TLS go with each other and with the URL. Their files are not
     /// read.
     pub(crate) fn check_tls(&self, encrypted: bool) -> Result<()> {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-pub(crate) use redlatch_proto::tuning::{CHANNEL_LINGER, ORPHAN_LIMIT, OWED_LIMIT};
+pub(crate) use redlatch_proto::tuning::{ORPHAN_LIMIT, OWED_LIMIT};
 
 // Callers that wait on threads
 

@@ -34,12 +34,12 @@ const NO_STREAM = 'connect is given, and the URL is of HTTP, which goes by fetch
 
 const camel = 1
 
-// The tables of errors, lost reasons and options.
+// The tables of errors, lost reasons and options, as JSON.
 function tablesOf(module) {
   const { exports } = new WebAssembly.Instance(module)
   exports.redlatch_spelling(camel)
   const length = exports.redlatch_tables()
-  return JSON.parse(decoder.decode(new Uint8Array(exports.memory.buffer, exports.redlatch_output(), length)))
+  return decoder.decode(new Uint8Array(exports.memory.buffer, exports.redlatch_output(), length))
 }
 
 // One instance of the module with its clients. A trap ends it: nothing in it can be trusted any more. Its calls fail, its
@@ -311,8 +311,9 @@ function failureOf(records) {
 // Takes the native part's place: `Border` and the tables.
 function backendOf(module, platform) {
   const tables = tablesOf(module)
-  const kindOf = (name) => tables.errors.find((row) => row.name === name).number
-  const unreachable = tables.reasons.find((row) => row.name === UNREACHABLE).number
+  const { errors, reasons } = JSON.parse(tables)
+  const kindOf = (name) => errors.find((row) => row.name === name).number
+  const unreachable = reasons.find((row) => row.name === UNREACHABLE).number
   const internal = kindOf('internal')
   const refused = (message) => ({ kind: kindOf('invalid_argument'), message, listsOptions: false })
 
@@ -508,6 +509,11 @@ function backendOf(module, platform) {
 
     holdCount(id) {
       return this.#ofHold(id).ask('redlatch_count', 0, id)
+    }
+
+    owner(id) {
+      const told = this.#ofHold(id).call('redlatch_owner', id)
+      return Array.isArray(told) ? told[0] : ''
     }
 
     release() {
@@ -840,9 +846,7 @@ function backendOf(module, platform) {
     Border,
     isWasm: true,
     isPerRequest: platform.request !== undefined,
-    errorKinds: () => tables.errors,
-    lostReasons: () => tables.reasons,
-    options: () => tables.options,
+    tables: () => tables,
   }
 }
 

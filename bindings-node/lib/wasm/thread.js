@@ -118,8 +118,9 @@ class Thread {
 // Takes the place of `backend`, the WebAssembly part on this thread, whose tables it has.
 function threadOf(module, backend) {
   const numberOf = (rows, name) => rows.find((row) => row.name === name).number
-  const unreachable = numberOf(backend.lostReasons(), 'unreachable')
-  const failureOf = (kind, message) => ({ kind: numberOf(backend.errorKinds(), kind), message, listsOptions: false })
+  const { errors, reasons } = JSON.parse(backend.tables())
+  const unreachable = numberOf(reasons, 'unreachable')
+  const failureOf = (kind, message) => ({ kind: numberOf(errors, kind), message, listsOptions: false })
 
   // An object that is garbage-collected is forgotten by the thread.
   const collected = new FinalizationRegistry(({ border, thread, id, isClient }) => {
@@ -301,6 +302,10 @@ function threadOf(module, backend) {
 
     holdCount(id) {
       return this.#askHold(id, 0, 'holdCount')
+    }
+
+    owner(id) {
+      return this.#askHold(id, '', 'owner')
     }
 
     abandon(id) {

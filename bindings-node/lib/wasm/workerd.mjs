@@ -45,4 +45,4 @@ function request() {
 }
 
 // A client lives in the context of its request. One without a context would be that of the request that loads this.
-export const { Border, isPerRequest, isWasm, errorKinds, lostReasons, options } = backendOf(module, { ...platform, connect, prepareTls, request })
+export const { Border, isPerRequest, isWasm, tables } = backendOf(module, { ...platform, connect, prepareTls, request })

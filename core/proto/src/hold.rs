@@ -135,6 +135,17 @@ impl HoldCell {
         }
     }
 
+    /// The owner as it is in Redis, of a client with this uuid; those of all parts, with commas.
+    pub fn owner_name(&self, uuid: &str) -> String {
+        match self.parts() {
+            [] => self.form().owner(uuid, self.owner),
+            parts => {
+                let owners = parts.iter().map(|part| part.owner_name(uuid));
+                owners.collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+
     /// Whether the caller chose a token of its own for the key.
     pub fn has_value(&self) -> bool {
         self.value().is_some()

@@ -8,7 +8,7 @@ use redlatch_proto::quorum::{self, Members};
 use super::{AcquireOptions, LockOptions};
 use crate::engine::{AcquireAll, Part, Request, Terms};
 use crate::error::{Error, Result};
-use crate::wire::{Form, Kind, Name};
+use crate::wire::{Form, Inspection, Kind, Name};
 
 /// A lock of a client, as its requests name it.
 pub(crate) struct LockRequests<'a> {
@@ -111,4 +111,43 @@ impl LockRequests<'_> {
             ..Form::default()
         })
     }
+
+    /// Releases the lock that has this token, or extends it by a lease that was checked.
+    pub(crate) fn by_token(&self, token: &str, lease: Option<Duration>) -> Result<Request> {
+        let (name, form) = (self.name.clone(), self.form(token)?);
+        Ok(match lease {
+            Some(lease) => Request::ExtendToken { name, form, lease },
+            None => Request::ReleaseToken { name, form },
+        })
+    }
+
+    pub(crate) fn inspect(&self, what: Inspection) -> Request {
+        let (name, kind) = (self.name.clone(), self.kind());
+        Request::Inspect { name, kind, what }
+    }
+
+    pub(crate) fn force(&self) -> Request {
+        let (name, kind) = (self.name.clone(), self.kind());
+        Request::Force { name, kind }
+    }
+
+    /// Asks for the permits of a semaphore, after it was given so many; the number was checked.
+    pub(crate) fn count(&self, limit: Option<usize>) -> Request {
+        let (name, limit) = (self.name.clone(), limit.map(|limit| limit as u32));
+        Request::Count { name, limit }
+    }
+}
+
+/// The most permits of a plain semaphore, and the highest count of a latch, that a call may name.
+const MOST: u32 = i32::MAX.unsigned_abs();
+
+/// Checks a number of permits or a count.
+pub(crate) fn counted(what: &str, number: u64, least: u32) -> Result<u32> {
+    let count = u32::try_from(number).ok();
+    let count = count.filter(|count| (least..=MOST).contains(count));
+    count.ok_or_else(|| {
+        Error::invalid(format!(
+            "{what} is {number}; give it a whole number from {least} to {MOST}"
+        ))
+    })
 }
