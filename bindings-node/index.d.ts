@@ -576,6 +576,11 @@ export class Hold implements AsyncDisposable {
   readonly remaining: number
   /** How many levels the hold has. */
   readonly holdCount: number
+  /**
+   * The owner as it stands in Redis, to be compared with that of a Holder; callers of one client who passed the lock on to each
+   * other have the same. Empty once the hold was released.
+   */
+  readonly owner: string
   /** The fencing token, if the lock draws them. */
   readonly fencingToken: bigint | undefined
   /** One for each lock of a multi lock, in their order. Empty for any other lock. */

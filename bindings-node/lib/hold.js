@@ -160,6 +160,10 @@ class Hold {
     return border.holdCount(this.#id)
   }
 
+  get owner() {
+    return border.owner(this.#id)
+  }
+
   get fencingToken() {
     return typeof this.#granted === 'bigint' ? this.#granted : undefined
   }

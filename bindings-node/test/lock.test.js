@@ -25,6 +25,7 @@ test('a lock is held, seen by others, and given back', async () => {
   assert.equal(await lock.isLocked(), true)
   const holder = await lock.holder()
   assert.match(holder.owner, /^[0-9a-f-]{36}:\d+$/)
+  assert.equal(hold.owner, holder.owner)
   assert.equal(holder.count, 1)
   assert.ok(holder.remaining > 1000)
   const { host, ...process_ } = holder.process
@@ -73,7 +74,7 @@ test('release is idempotent, and a released hold is nobody\'s', async () => {
   const hold = await context.client.lock(freshName()).acquire()
   const [first, second] = await Promise.all([hold.release(), hold.release()])
   assert.deepEqual([first, second, await hold.release()], [true, true, true])
-  assert.deepEqual([hold.isHeld, hold.remaining, hold.holdCount], [false, 0, 0])
+  assert.deepEqual([hold.isHeld, hold.remaining, hold.holdCount, hold.owner], [false, 0, 0, ''])
   assert.throws(() => hold.check(), NotOwnerError)
   await assert.rejects(hold.extend(1000), NotOwnerError)
   await assert.rejects(hold.reenter(), NotOwnerError)

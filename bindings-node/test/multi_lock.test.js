@@ -173,6 +173,7 @@ test('its locks may be of any kind, each with its options', async () => {
   const owners = await Promise.all([client.lock(fenced), client.lock(other)].map((lock) => lock.holder()))
   assert.deepEqual(parts.slice(0, 2).map(({ owner }) => owner), owners.map(({ owner }) => owner))
   assert.equal(await context.redis.send('GET', simple), parts[4].owner)
+  assert.equal(hold.owner, parts.map(({ owner }) => owner).join(', '))
 
   await hold.release()
   assert.deepEqual(hold.parts, parts)
