@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 use crate::canceller::Canceller;
@@ -13,6 +12,8 @@ use crate::driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operation::Operation;
 use crate::process;
+use crate::sync::thread::{self, Thread};
+use crate::sync::thread_local;
 use crate::sys::Sleeper;
 use crate::tuning;
 use crate::wake_list;

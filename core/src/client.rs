@@ -3,8 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use redlatch_proto::key::OwnerKey;
@@ -24,6 +23,8 @@ use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
 use crate::url::{self, At, Host, Place, Topology};
 use crate::wake_list::DeferredWakers;

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, LostReason, Result};
 use crate::guard::{Guard, PlainPermit};
@@ -11,6 +10,8 @@ use crate::loss::Watcher;
 use crate::maps::Map;
 use crate::operation::{Cancelled, Pending};
 use crate::process;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::EventFd;
 use crate::wake_list;
 use crate::wire::{Holder, Permits};
@@ -656,5 +657,76 @@ mod tests {
         queue.close();
         drop(serving);
         assert!(tags(queue.drain()).is_empty());
+    }
+}
+
+#[cfg(test)]
+mod explored {
+    use super::*;
+    use crate::sync::{explore, thread};
+    use crate::wake_list::{DeferredWakers, WakeScope};
+
+    /// A queue for this thread, which is unparked for its entries.
+    fn queue<T: Send + 'static>() -> Arc<CompletionQueue<T>> {
+        let me = thread::current();
+        CompletionQueue::with_notify(move || me.unpark())
+    }
+
+    #[test]
+    fn a_loop_that_sleeps_when_the_queue_is_empty_gets_all() {
+        explore(|| {
+            let queue = queue();
+            let writer = |together: bool| {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    let tasks = DeferredWakers::default();
+                    let _together = together.then(|| WakeScope::new(&tasks));
+                    for tag in [1, 2] {
+                        queue.push(tag, tag, Outcome::Connected);
+                    }
+                })
+            };
+            let writers = [true, false].map(writer);
+            let (mut got, mut round) = (0, 0);
+            while got < 4 {
+                let some = match round % 3 {
+                    0 => queue.serve().count(),
+                    1 => queue.drain().len(),
+                    _ => queue.pop().into_iter().count(),
+                };
+                got += some;
+                round += 1;
+                if some == 0 {
+                    thread::park();
+                }
+            }
+            for writer in writers {
+                writer.join().expect("no panic");
+            }
+            assert!(queue.is_idle());
+        });
+    }
+
+    #[test]
+    fn nothing_stays_in_a_queue_that_was_closed_meanwhile() {
+        explore(|| {
+            let (queue, tag) = (queue(), Arc::new(()));
+            let writer = |_| {
+                let (queue, tag) = (queue.clone(), tag.clone());
+                thread::spawn(move || {
+                    for ticket in [1, 2] {
+                        queue.push(ticket, tag.clone(), Outcome::Connected);
+                    }
+                })
+            };
+            let writers = [1, 2].map(writer);
+            let got = queue.pop().into_iter().count();
+            queue.close();
+            for writer in writers {
+                writer.join().expect("no panic");
+            }
+            assert!(got < 2 && queue.is_idle());
+            assert_eq!(Arc::strong_count(&tag), 1, "each tag is dropped");
+        });
     }
 }

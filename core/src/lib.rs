@@ -132,6 +132,7 @@ mod shared_call;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
+mod sync;
 mod sys;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::mem;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::guard::{Guard, PlainPermit, spent};
 use crate::hold::HoldCell;
 use crate::log::{self, Span};
 use crate::parking::ParkingGroup;
+use crate::sync::{Mutex, MutexGuard, thread_local};
 use crate::wake_list::{DeferredWakers, WakeList};
 use crate::yield_budget::YieldBudget;
 
@@ -823,66 +824,9 @@ mod tests {
     use super::*;
     use crate::completion_queue::Completion;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::task::Wake;
-    use std::thread;
-
-    /// Runs `rounds` races of `answering` against `waiting` on a fresh slot each.
-    fn race(rounds: u32, answering: impl Fn(&Slot) + Sync, waiting: impl Fn(&Slot) + Sync) {
-        for _ in 0..rounds {
-            let slot = Slot::default();
-            thread::scope(|scope| {
-                scope.spawn(|| answering(&slot));
-                waiting(&slot);
-            });
-        }
-    }
 
     fn answer(slot: &Slot) {
         slot.answer(Outcome::Released, &DeferredWakers::default());
-    }
-
-    #[test]
-    fn many_cancels_agree() {
-        race(1000, answer, |slot| {
-            let verdicts: Vec<bool> = thread::scope(|scope| {
-                let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| slot.give_up())).collect();
-                threads
-                    .into_iter()
-                    .map(|thread| thread.join().unwrap_or_default())
-                    .collect()
-            });
-            assert!(
-                verdicts.iter().all(|verdict| *verdict == verdicts[0]),
-                "{verdicts:?}"
-            );
-        });
-    }
-
-    /// A waker that counts.
-    #[derive(Default)]
-    struct Woken(AtomicU32);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    #[test]
-    fn a_poll_has_the_answer_or_is_woken() {
-        race(3000, answer, |slot| {
-            let woken = Arc::new(Woken::default());
-            let waker = Waker::from(woken.clone());
-            let mut polled = slot.poll(&Context::from_waker(&waker));
-            while polled.is_pending() {
-                while woken.0.load(Ordering::SeqCst) == 0 {
-                    thread::yield_now();
-                }
-                polled = slot.poll(&Context::from_waker(&waker));
-            }
-            assert!(matches!(polled, Poll::Ready(Outcome::Released)));
-            assert!(woken.0.load(Ordering::SeqCst) <= 1);
-        });
     }
 
     #[test]
@@ -933,5 +877,90 @@ mod tests {
                 outcome: Outcome::Failed(_)
             }]
         ));
+    }
+}
+
+#[cfg(test)]
+mod explored {
+    use super::*;
+    use crate::completion_queue::{Completion, Entered};
+    use crate::sync::{explore, thread, unpark};
+
+    fn answer(slot: &Slot) {
+        slot.answer(Outcome::Released, &DeferredWakers::default());
+    }
+
+    /// Answers the slot on another thread while `waiting` does something with it.
+    fn race(waiting: impl Fn(Arc<Slot>) + Send + Sync + 'static) {
+        explore(move || {
+            let slot = Arc::new(Slot::default());
+            let answered = slot.clone();
+            let answering = thread::spawn(move || answer(&answered));
+            waiting(slot);
+            answering.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn a_poll_has_the_answer_or_is_woken() {
+        race(|slot| {
+            let waker = unpark();
+            let polled = loop {
+                match slot.poll(&Context::from_waker(&waker)) {
+                    Poll::Ready(outcome) => break outcome,
+                    Poll::Pending => thread::park(),
+                }
+            };
+            assert!(matches!(polled, Outcome::Released));
+        });
+    }
+
+    #[test]
+    fn many_cancels_agree() {
+        race(|slot| {
+            let cancel = |_| {
+                let slot = slot.clone();
+                thread::spawn(move || slot.give_up())
+            };
+            let cancels: Vec<_> = (0..3).map(cancel).collect();
+            let verdict = |cancel: thread::JoinHandle<bool>| cancel.join().expect("no panic");
+            let verdicts: Vec<bool> = cancels.into_iter().map(verdict).collect();
+            assert!(
+                verdicts.iter().all(|verdict| *verdict == verdicts[0]),
+                "{verdicts:?}"
+            );
+        });
+    }
+
+    #[test]
+    fn an_answer_is_taken_or_forwarded_once() {
+        race(|slot| {
+            let me = thread::current();
+            let queue = CompletionQueue::<u64>::with_notify(move || me.unpark());
+            if let Some(outcome) = slot.take() {
+                assert!(matches!(outcome, Outcome::Released));
+                assert!(slot.take().is_none());
+                return;
+            }
+            slot.forward(Arc::new(Entering(queue.clone())), 1);
+            let mut entries = queue.drain();
+            while entries.is_empty() {
+                thread::park();
+                entries = queue.drain();
+            }
+            assert!(matches!(entries[..], [Completion { tag: 1, .. }]));
+        });
+    }
+
+    /// A queue in which nobody cancels anything.
+    struct Entering(Arc<CompletionQueue>);
+
+    impl Answers for Entering {
+        fn answered(self: Arc<Self>, ticket: u64, outcome: Outcome) -> Entered {
+            self.0.push(ticket, ticket, outcome);
+            Entered::default()
+        }
+
+        fn notify(&self) {}
     }
 }

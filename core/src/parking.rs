@@ -4,9 +4,10 @@
 //! in one command and return with its answer. A caller that is woken without its own answer sleeps
 //! alone for its next waits.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::tuning;
 use crate::wake_list::{self, Deferred};
 
@@ -161,23 +162,6 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_before_the_sleep_is_not_missed() {
-        for _ in 0..3000 {
-            let gate = Arc::new(ParkingGroup::default());
-            let before = gate.before();
-            thread::scope(|scope| {
-                let waker = Waker::from(gate.clone());
-                scope.spawn(move || {
-                    let tasks = DeferredWakers::default();
-                    let _together = WakeScope::new(&tasks);
-                    waker.wake();
-                });
-                gate.sleep(before);
-            });
-        }
-    }
-
-    #[test]
     fn a_caller_after_a_batch_parks_in_another_group() {
         let gates = ParkingGroups::default();
         let first = gates.current();
@@ -189,5 +173,31 @@ mod tests {
         assert!((2..tuning::PARKING_GROUP).all(|_| Arc::ptr_eq(&next, &gates.current())));
         let last = gates.current();
         assert!(Arc::ptr_eq(&next, &last) && !Arc::ptr_eq(&last, &gates.current()));
+    }
+}
+
+#[cfg(test)]
+mod explored {
+    use super::*;
+    use crate::sync::{explore, thread};
+    use crate::wake_list::{DeferredWakers, WakeScope};
+
+    #[test]
+    fn a_wake_up_before_the_sleep_is_not_missed() {
+        explore(|| {
+            let gate = Arc::new(ParkingGroup::default());
+            let sleeper = |_| {
+                let (gate, before) = (gate.clone(), gate.before());
+                thread::spawn(move || gate.sleep(before))
+            };
+            let sleepers: Vec<_> = (0..2).map(sleeper).collect();
+            let tasks = DeferredWakers::default();
+            let together = WakeScope::new(&tasks);
+            Waker::from(gate).wake();
+            drop(together);
+            for sleeper in sleepers {
+                sleeper.join().expect("no panic");
+            }
+        });
     }
 }

@@ -14,8 +14,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
+
+use crate::sync::{Mutex, MutexGuard, thread_local};
 
 /// The thread's way to make wake-ups.
 #[derive(Default)]
@@ -363,5 +365,55 @@ mod tests {
         assert_eq!((together.has_any(), woken(&tasks)), (false, vec![1; 3]));
         drop(together);
         assert_eq!(woken(&tasks), [1; 3], "and nobody else does");
+    }
+}
+
+#[cfg(test)]
+mod explored {
+    use std::task::Wake;
+
+    use super::*;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::sync::explore;
+    use crate::sync::thread::{self, Thread};
+
+    struct Task {
+        is_woken: Arc<AtomicBool>,
+        thread: Thread,
+    }
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.is_woken.store(true, Ordering::Release);
+            self.thread.unpark();
+        }
+    }
+
+    #[test]
+    fn tasks_that_wake_each_other_leave_nobody_asleep() {
+        explore(|| {
+            let left = Arc::new(DeferredWakers::default());
+            let task = |_| {
+                let (is_woken, left) = (Arc::new(AtomicBool::new(false)), left.clone());
+                let flag = is_woken.clone();
+                let task = thread::spawn(move || {
+                    while !flag.load(Ordering::Acquire) {
+                        thread::park();
+                    }
+                    left.wake_others();
+                });
+                (task, is_woken)
+            };
+            let tasks: Vec<_> = (0..3).map(task).collect();
+            let together = WakeScope::new(&left);
+            for (task, is_woken) in &tasks {
+                let (thread, is_woken) = (task.thread().clone(), is_woken.clone());
+                left.wake(Waker::from(Arc::new(Task { is_woken, thread })));
+            }
+            drop(together);
+            for (task, _) in tasks {
+                task.join().expect("no panic");
+            }
+        });
     }
 }

@@ -1,10 +1,9 @@
 //! A cooperative budget, as `tokio::task::coop`: how many answers in a row an event loop may get
 //! inline.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 use crate::clock;
 use crate::moment::Moment;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::tuning;
 
 /// Counts the inline answers in a row, for which an event loop or an executor's thread did not turn

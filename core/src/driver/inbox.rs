@@ -4,13 +4,14 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::Context;
 
 use futures_util::task::AtomicWaker;
 
 use super::Message;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Messages for the engine, and the bell of the I/O thread.
 #[derive(Default)]
@@ -100,5 +101,54 @@ impl Inbox {
     #[cfg(test)]
     pub(super) fn has_waker(&self) -> bool {
         self.thread.take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod explored {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::Input;
+    use crate::sync::{explore, thread, unpark};
+
+    /// Two callers bring two messages each. The I/O thread takes `most`, and ends.
+    fn bring_and_take(most: usize) {
+        explore(move || {
+            let inbox = Arc::new(Inbox::default());
+            let caller = |_| {
+                let inbox = inbox.clone();
+                let bring = move || inbox.push(Message::Tell(Input::Orphaned)).is_ok();
+                thread::spawn(move || (0..2).filter(|_| bring()).count())
+            };
+            let callers = [1, 2].map(caller);
+            let waker = unpark();
+            let mut taken = VecDeque::new();
+            while taken.len() < most {
+                if !inbox.poll_called(&Context::from_waker(&waker)) {
+                    thread::park();
+                    continue;
+                }
+                while taken.len() < most && inbox.take(1, &mut taken) {}
+            }
+            let left = inbox.close();
+            assert!(inbox.push(Message::Tell(Input::Orphaned)).is_err());
+            let brought: usize = callers
+                .into_iter()
+                .map(|caller| caller.join().expect("no panic"))
+                .sum();
+            assert_eq!(brought, taken.len() + left.len());
+            assert!(inbox.close().is_empty(), "it was closed");
+        });
+    }
+
+    #[test]
+    fn the_io_thread_sleeps_over_no_message() {
+        bring_and_take(4);
+    }
+
+    #[test]
+    fn a_message_is_refused_or_returned_when_the_inbox_is_closed() {
+        bring_and_take(2);
     }
 }

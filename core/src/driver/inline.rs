@@ -21,8 +21,7 @@
 use std::io::{self, ErrorKind as IoKind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -38,6 +37,8 @@ use crate::clock;
 use crate::engine::Input;
 use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::{BlockingSocket, StopFlag};
 use crate::tuning;
 use crate::wire::{Call, Publish};
@@ -157,7 +158,7 @@ impl InlineSlot {
 
     /// Another command connection is up. The inline connection that belongs to the previous one is
     /// closed, and replies on it do not count any more.
-    fn renew(&self, generation: u64) {
+    pub(super) fn renew(&self, generation: u64) {
         let mut keep = self.keep();
         self.generation.store(generation, Ordering::Release);
         keep.cut_short();
@@ -166,13 +167,13 @@ impl InlineSlot {
         }
     }
 
-    fn is_wanted(&self) -> bool {
+    pub(super) fn is_wanted(&self) -> bool {
         let keep = self.keep();
         matches!(keep.place, Place::Empty) && keep.asked >= tuning::INLINE_WORTH
     }
 
     /// Keeps a connection that was made. Returns false if it is of no use any more.
-    fn made(&self, connection: InlineConnection) -> bool {
+    pub(super) fn made(&self, connection: InlineConnection) -> bool {
         let mut keep = self.keep();
         let wanted = self.is_current(&connection) && matches!(keep.place, Place::Empty);
         if wanted {
@@ -275,23 +276,11 @@ impl Plan {
             let text = format!("no thread can wait on this connection: {error}");
             Error::new(ErrorKind::Unavailable, text)
         })?;
+        let connection = InlineConnection::new(stream, clock, generation);
         Ok(InlineConnection {
-            stream: Arc::new(stream),
-            load: None,
-            call: None,
-            command: Vec::new(),
-            answer: vec![0; tuning::INLINE_READ],
-            got: 0,
-            reader: net::Reader::default(),
-            clock,
             publish,
-            shares: true,
-            generation,
-            used: clock::now(),
-            patience: None,
-            took: Duration::ZERO,
-            pace: Pace::default(),
             tracked,
+            ..connection
         })
     }
 }
@@ -312,7 +301,7 @@ pub(super) struct InlineConnection {
     pub(super) publish: Publish,
     /// Whether the server accepts batches on it, as far as is known.
     pub(super) shares: bool,
-    generation: u64,
+    pub(super) generation: u64,
     used: Moment,
     /// The read timeout of the socket, as the system knows it; `None`: no limit.
     patience: Option<Duration>,
@@ -324,6 +313,28 @@ pub(super) struct InlineConnection {
 }
 
 impl InlineConnection {
+    /// A connection of this generation, by whose command connection the server's clock is known.
+    pub(super) fn new(stream: BlockingSocket, clock: ServerClock, generation: u64) -> Self {
+        InlineConnection {
+            stream: Arc::new(stream),
+            load: None,
+            call: None,
+            command: Vec::new(),
+            answer: vec![0; tuning::INLINE_READ],
+            got: 0,
+            reader: net::Reader::default(),
+            clock,
+            publish: Publish::Classic,
+            shares: true,
+            generation,
+            used: clock::now(),
+            patience: None,
+            took: Duration::ZERO,
+            pace: Pace::default(),
+            tracked: false,
+        }
+    }
+
     /// Whether the server has neither closed the connection nor sent anything unasked.
     fn is_alive(&mut self, now: Moment) -> bool {
         if self.used.until(now) < tuning::INLINE_IDLE {
@@ -555,22 +566,8 @@ mod tests {
         let ours = TcpStream::connect(address).expect("connected");
         let (theirs, _) = listener.accept().expect("accepted");
         let connection = InlineConnection {
-            stream: Arc::new(ours.into()),
-            load: None,
-            call: None,
-            command: Vec::new(),
-            answer: vec![0; tuning::INLINE_READ],
-            got: 0,
-            reader: net::Reader::default(),
-            clock: ServerClock::new(0, used),
-            publish: Publish::Classic,
-            shares: true,
-            generation: 0,
             used,
-            patience: None,
-            took: Duration::ZERO,
-            pace: Pace::default(),
-            tracked: false,
+            ..InlineConnection::new(ours.into(), ServerClock::new(0, used), 0)
         };
         let direct = InlineSlot::new(true);
         assert!(direct.made(connection));

@@ -17,7 +17,7 @@ use redlatch_proto::net;
 
 use super::inline::InlineSlot;
 use super::io::Net;
-use super::run::LateCalls;
+use super::run::{Driver, LateCalls};
 use super::shared_engine::Effect;
 use super::tcp::HOSTS;
 use super::*;
@@ -33,7 +33,7 @@ use crate::parking::ParkingGroups;
 use crate::primaries::primaries;
 use crate::shared_call::REFUSED;
 use crate::support::Server;
-use crate::sys::HAS_RECEIVE_MINIMUM;
+use crate::sys::{HAS_RECEIVE_MINIMUM, Timer};
 use crate::wire::{
     Acquire, Fencing, Form, Inspection, Kind, Op, Release, Reply, Special, Topic, names,
 };
@@ -2815,7 +2815,7 @@ fn the_inbox_is_closed_as_soon_as_nobody_carries_effects_out() {
     });
     let runtime = super::run::runtime().unwrap();
     let timer = runtime.block_on(async { Timer::new() }).unwrap();
-    let mut driver = Driver::new(&config, session.clone(), timer);
+    let _driver = Driver::new(&config, session.clone(), timer);
     let (during, (told, is_refused)) = (session.clone(), mpsc::channel());
     let sink = called(move |_| {
         let asked = Message::Request(PendingRequest {
@@ -2828,7 +2828,7 @@ fn the_inbox_is_closed_as_soon_as_nobody_carries_effects_out() {
     });
     let answer = Effect::Answer(Completer(Some(sink)), Ok(Done::Connected));
     session.machine.wreck().left.push(answer);
-    driver.end();
+    super::run::end(&session);
     assert_eq!(is_refused.recv(), Ok(true));
 }
 

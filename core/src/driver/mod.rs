@@ -5,11 +5,15 @@
 
 mod asking;
 mod connect;
+#[cfg(test)]
+#[cfg(shuttle)]
+mod explored_tests;
 mod finishing;
 mod inbox;
 mod inline;
 mod io;
 #[cfg(test)]
+#[cfg(not(shuttle))]
 mod live_tests;
 // Its test runs in the tests' build, which has TLS.
 #[cfg(any(test, not(feature = "tls")))]
@@ -28,8 +32,7 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::engine::{self, Done, Input, Request, RequestId};
@@ -44,19 +47,24 @@ use crate::maps::Set;
 use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
 use crate::process;
-use crate::sys::{HAS_INLINE, Timer, without_signals};
+use crate::sync::thread::{Builder, JoinHandle};
+use crate::sync::{Condvar, Mutex, MutexGuard, mpsc, thread_local};
+use crate::sys::{HAS_INLINE, without_signals};
 use crate::url::Place;
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name, Side};
 
 pub(crate) use asking::Asking;
 pub(crate) use connect::Manner;
+#[cfg(all(test, shuttle))]
+use explored_tests::live;
 use finishing::Finishing;
 use inbox::Closed;
 use inline::InlineSlot;
 #[cfg(not(feature = "tls"))]
 use no_tls as tls;
-use run::Driver;
+#[cfg(not(all(test, shuttle)))]
+use run::live;
 pub(crate) use session::InlineCall;
 use session::Session;
 use shared_engine::SharedEngine;
@@ -246,27 +254,12 @@ impl Handle {
         let (ready, is_ready) = mpsc::channel();
         let life = move || {
             let _end = end;
-            ENGINE.set(true);
-            // Made on this thread, because a runtime must not be dropped on a thread of another
-            // runtime.
-            let runtime = run::runtime();
-            let timer = runtime.and_then(|made| Ok((made.block_on(async { Timer::new() })?, made)));
-            let driver = timer.map(|(timer, runtime)| (Driver::new(&config, own, timer), runtime));
-            match driver {
-                Ok((driver, runtime)) => {
-                    let _ = ready.send(Ok(()));
-                    run::run(runtime, driver);
-                }
-                Err(error) => drop(ready.send(Err(error))),
-            }
+            ENGINE.with(|own| own.set(true));
+            live(&config, own, |started| drop(ready.send(started)));
         };
-        let thread = without_signals(|| {
-            std::thread::Builder::new()
-                .name("redlatch".to_owned())
-                .spawn(life)
-        })
-        .map_err(|error| not_started(&error))?
-        .map_err(|error| not_started(&error))?;
+        let thread = without_signals(|| Builder::new().name("redlatch".to_owned()).spawn(life))
+            .map_err(|error| not_started(&error))?
+            .map_err(|error| not_started(&error))?;
         match is_ready.recv() {
             Ok(Ok(())) => Ok(Handle {
                 pid: process::id(),

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{self, SendError, Sender};
-use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use crate::error::{Error, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::shared_call;
+use crate::sync::MutexGuard;
 use crate::sys::Timer;
 use crate::tuning;
 use crate::wake_list::{WakeScope, wake_now};
@@ -71,13 +72,32 @@ impl LateCalls {
     }
 }
 
+/// The life of the I/O thread. `begin` is told whether it has what it needs. All of that is made and
+/// dropped on this thread, because a runtime must not be dropped on a thread of another runtime.
+pub(super) fn live(
+    config: &DriverConfig,
+    session: Arc<Session>,
+    begin: impl FnOnce(io::Result<()>),
+) {
+    let made = runtime().and_then(|made| Ok((made.block_on(async { Timer::new() })?, made)));
+    match made {
+        Ok((timer, runtime)) => {
+            let driver = Driver::new(config, session, timer);
+            begin(Ok(()));
+            run(runtime, driver);
+        }
+        Err(error) => begin(Err(error)),
+    }
+}
+
 /// Runs a driver until it has nothing to do any more.
-pub(super) fn run(runtime: Runtime, mut driver: Driver) {
+fn run(runtime: Runtime, mut driver: Driver) {
     let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(driver.serve())));
+    let session = &driver.session;
     match served {
-        Ok(Ok(())) => driver.end(),
-        Ok(Err(error)) => driver.break_down(&error.to_string()),
-        Err(_) => driver.break_down("it panicked; please report what it printed"),
+        Ok(Ok(())) => end(session),
+        Ok(Err(error)) => break_down(session, &error.to_string()),
+        Err(_) => break_down(session, "it panicked; please report what it printed"),
     }
     std::mem::take(&mut driver.late).end();
 }
@@ -374,52 +394,53 @@ impl Driver {
         let finished = state.engine.is_settled() || idle;
         self.stopped |= finished || latest <= now;
     }
+}
 
-    /// Ends the thread in good order. Requests that came too late are answered with `closed`.
-    pub(super) fn end(&mut self) {
-        let mut state = self.session.machine.wreck();
-        let (messages, left) = self.session.machine.end(&mut state);
-        drop(state);
-        answer_all(left);
-        self.session.machine.direct.end();
-        for message in messages {
-            if let Message::Request(PendingRequest {
-                request,
-                completion,
-                ..
-            }) = message
-            {
-                completion.complete(match request {
-                    // Closing twice is no error.
-                    Request::Close { .. } => Ok(Done::Closed(Vec::new())),
-                    other => Err(other.named(Error::closed())),
-                });
-            }
+/// Ends the thread in good order. Requests that came too late are answered with `closed`.
+pub(super) fn end(session: &Session) {
+    let machine = &session.machine;
+    let mut state = machine.wreck();
+    let (messages, left) = machine.end(&mut state);
+    drop(state);
+    answer_all(left);
+    machine.direct.end();
+    for message in messages {
+        if let Message::Request(PendingRequest {
+            request,
+            completion,
+            ..
+        }) = message
+        {
+            completion.complete(match request {
+                // Closing twice is no error.
+                Request::Close { .. } => Ok(Done::Closed(Vec::new())),
+                other => Err(other.named(Error::closed())),
+            });
         }
     }
+}
 
-    /// The thread cannot go on. Nobody may wait for it any more, or trust the holds that it kept.
-    fn break_down(&mut self, why: &str) {
-        let text = format!("the engine's thread ended: {why}");
-        self.session
-            .machine
-            .shared
-            .tell(Event::new("ended", Level::Warn, None, text));
-        self.session.machine.direct.end();
-        let mut state = self.session.machine.wreck();
-        let (messages, left) = self.session.machine.end(&mut state);
-        let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
-        drop(state);
-        answer_all(left);
-        for cell in cells {
-            // A hold that was released or lost before has nobody to tell.
-            if cell.set_lost(LostReason::Unreachable) {
-                cell.tell(LostReason::Unreachable);
-            }
+/// The thread cannot go on. Nobody may wait for it any more, or trust the holds that it kept.
+pub(super) fn break_down(session: &Session, why: &str) {
+    let machine = &session.machine;
+    let text = format!("the engine's thread ended: {why}");
+    machine
+        .shared
+        .tell(Event::new("ended", Level::Warn, None, text));
+    machine.direct.end();
+    let mut state = machine.wreck();
+    let (messages, left) = machine.end(&mut state);
+    let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
+    drop(state);
+    answer_all(left);
+    for cell in cells {
+        // A hold that was released or lost before has nobody to tell.
+        if cell.set_lost(LostReason::Unreachable) {
+            cell.tell(LostReason::Unreachable);
         }
-        // Their sinks answer `internal` when they are dropped.
-        drop((messages, completions));
     }
+    // Their sinks answer `internal` when they are dropped.
+    drop((messages, completions));
 }
 
 /// Gives the answers that callers have deferred to the I/O thread. Other effects are of no use any

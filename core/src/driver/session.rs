@@ -2,7 +2,7 @@
 //! caller may make its call itself on the inline connection.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch_proto::value::Value;
@@ -17,6 +17,7 @@ use crate::engine::{AcquireAll, CallId, CallOutcome, Inline, Input, Output, Requ
 use crate::error::Error;
 use crate::moment::Moment;
 use crate::process;
+use crate::sync::MutexGuard;
 use crate::sys::StopFlag;
 use crate::tuning;
 use crate::wire::{self, Reply};

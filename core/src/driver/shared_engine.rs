@@ -6,7 +6,7 @@
 //! deferred to the I/O thread.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::inbox::Inbox;
 use super::inline::InlineSlot;
@@ -16,6 +16,7 @@ use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
 use crate::maps::SmallMap;
 use crate::moment::Moment;
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::Alarm;
 
 /// The engine, shared by the I/O thread and the callers.

@@ -28,6 +28,9 @@ mod poll;
 #[cfg(any(test, redlatch_portable, not(target_os = "linux")))]
 #[cfg_attr(not(redlatch_portable), allow(dead_code))]
 mod portable;
+#[cfg(test)]
+#[cfg(shuttle)]
+mod simulated;
 #[cfg(any(test, redlatch_portable, not(target_os = "linux")))]
 mod socket_pair;
 #[cfg(unix)]
@@ -50,10 +53,18 @@ mod system {
     };
 }
 
+// What tells the time, or waits for another program.
+#[cfg(all(test, shuttle))]
+use simulated as waiting;
+#[cfg(all(test, shuttle))]
+pub(crate) use simulated::ServerEnd;
+#[cfg(not(all(test, shuttle)))]
+use system as waiting;
+
 /// The clock for leases and deadlines.
 pub(crate) mod clock {
     /// The time since the machine started. It counts suspend, because a lease goes on meanwhile.
-    pub(crate) use super::system::now;
+    pub(crate) use super::waiting::now;
 }
 
 /// Fork detection.
@@ -64,7 +75,7 @@ pub(crate) mod process {
 }
 
 /// The I/O thread's timer on that clock, and the handle by which callers make it fire earlier.
-pub(crate) use system::{Alarm, Timer};
+pub(crate) use waiting::{Alarm, Timer};
 
 /// Runs a function with all signals blocked. A new thread inherits the mask of its creator, and
 /// signals belong to the threads of the program.
@@ -82,7 +93,8 @@ pub(crate) use system::StopFlag;
 
 /// The socket of the inline connection: a thread that waits for a reply can be stopped.
 /// `HAS_INLINE` says whether the system lets a socket be used after a read that timed out.
-pub(crate) use system::{BlockingSocket, HAS_INLINE};
+pub(crate) use system::HAS_INLINE;
+pub(crate) use waiting::BlockingSocket;
 
 /// The name of the machine, for the names of connections.
 pub(crate) use system::host_name;
