@@ -672,9 +672,10 @@ mod explored {
         CompletionQueue::with_notify(move || me.unpark())
     }
 
-    #[test]
-    fn a_loop_that_sleeps_when_the_queue_is_empty_gets_all() {
-        explore(|| {
+    /// Two threads push two entries each, one of them as the I/O thread does. The loop takes entries
+    /// once for each signal.
+    fn push_and_take(take: fn(&CompletionQueue) -> usize) {
+        explore(move || {
             let queue = queue();
             let writer = |together: bool| {
                 let queue = queue.clone();
@@ -687,24 +688,31 @@ mod explored {
                 })
             };
             let writers = [true, false].map(writer);
-            let (mut got, mut round) = (0, 0);
+            let mut got = 0;
             while got < 4 {
-                let some = match round % 3 {
-                    0 => queue.serve().count(),
-                    1 => queue.drain().len(),
-                    _ => queue.pop().into_iter().count(),
-                };
-                got += some;
-                round += 1;
-                if some == 0 {
-                    thread::park();
-                }
+                thread::park();
+                got += take(&queue);
             }
             for writer in writers {
                 writer.join().expect("no panic");
             }
-            assert!(queue.is_idle());
+            assert!(got == 4 && queue.is_idle());
         });
+    }
+
+    #[test]
+    fn a_loop_that_serves_after_each_signal_gets_all() {
+        push_and_take(|queue| queue.serve().count());
+    }
+
+    #[test]
+    fn a_loop_that_drains_after_each_signal_gets_all() {
+        push_and_take(|queue| queue.drain().len());
+    }
+
+    #[test]
+    fn a_loop_that_pops_all_after_each_signal_gets_all() {
+        push_and_take(|queue| std::iter::from_fn(|| queue.pop()).count());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! each call of them which thread goes on.
 
 #[cfg(not(all(test, shuttle)))]
+pub(crate) use futures_util::task::AtomicWaker;
+#[cfg(not(all(test, shuttle)))]
 pub(crate) use std::{
     sync::{Condvar, Mutex, MutexGuard, atomic, mpsc},
     thread, thread_local,
@@ -13,6 +15,28 @@ pub(crate) use shuttle::{
     sync::{Condvar, Mutex, MutexGuard, atomic, mpsc},
     thread, thread_local,
 };
+
+/// What that of futures-util does, in steps that Shuttle knows.
+#[cfg(all(test, shuttle))]
+#[derive(Default)]
+pub(crate) struct AtomicWaker(Mutex<Option<std::task::Waker>>);
+
+#[cfg(all(test, shuttle))]
+impl AtomicWaker {
+    pub(crate) fn register(&self, waker: &std::task::Waker) {
+        *self.0.lock().expect("no panic") = Some(waker.clone());
+    }
+
+    pub(crate) fn take(&self) -> Option<std::task::Waker> {
+        self.0.lock().expect("no panic").take()
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.take() {
+            waker.wake();
+        }
+    }
+}
 
 /// A waker that unparks the calling thread.
 #[cfg(test)]

@@ -7,11 +7,9 @@ use std::mem;
 use std::sync::PoisonError;
 use std::task::Context;
 
-use futures_util::task::AtomicWaker;
-
 use super::Message;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
 /// Messages for the engine, and the bell of the I/O thread.
 #[derive(Default)]
