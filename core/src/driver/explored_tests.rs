@@ -14,7 +14,7 @@ use redlatch_proto::net;
 use super::calls::{OutgoingCall, Payload};
 use super::inline::InlineConnection;
 use super::server_clock::ServerClock;
-use super::shared_engine::{Effect, State};
+use super::shared_engine::{Effect, EngineState};
 use super::*;
 use crate::clock;
 use crate::completion_queue::{CompletionQueue, Outcome};
@@ -181,7 +181,7 @@ impl Played {
         }
     }
 
-    fn inform(&mut self, now: Moment, state: &mut State) {
+    fn inform(&mut self, now: Moment, state: &mut EngineState) {
         self.effects.append(&mut state.left);
         let machine = &self.session.machine;
         for input in self.inputs.drain(..) {
