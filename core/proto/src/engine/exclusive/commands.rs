@@ -585,7 +585,7 @@ impl Engine {
             return self.settle_renewal(owner, sent, command, kept);
         }
         let passed = std::mem::take(&mut command.passed);
-        let (request, ttl) = (command.task.request, command.op.lease().unwrap_or_default());
+        let request = command.task.request;
         match (&command.task.wish, reply) {
             (HoldOp::Enter(Entry { terms, .. }), Reply::Acquired { ttl, .. }) => {
                 let terms = *terms;
@@ -598,14 +598,16 @@ impl Engine {
                 self.settle_count(owner);
             }
             (HoldOp::Leave(_) | HoldOp::Settle, Reply::Kept) => {
-                hold.lowered(sent, ttl);
+                hold.lowered(sent, command.op.lease().unwrap_or_default());
                 if matches!(command.task.wish, HoldOp::Leave(_)) {
                     self.left(request);
                 }
                 self.start_next(owner);
             }
             (HoldOp::Leave(_), Reply::Released(heard)) => {
-                self.turn_of_others(owner, heard);
+                if heard > 0 {
+                    self.turn_of_others(owner, heard);
+                }
                 self.freed(owner, request);
             }
             // Our first copy must have freed the lock: nobody else can touch our field while the
@@ -654,9 +656,9 @@ impl Engine {
         }
     }
 
-    /// The server freed the lock, and `heard` clients got the message.
+    /// The server freed the lock, and `heard` clients, at least one, got the message.
     fn turn_of_others(&mut self, owner: OwnerId, heard: u32) {
-        let Some(hold) = self.holds.get(&owner).filter(|_| heard > 0) else {
+        let Some(hold) = self.holds.get(&owner) else {
             return;
         };
         let (name, facts) = (&hold.cell.name, hold.cell.kind.facts());
