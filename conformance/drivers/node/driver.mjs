@@ -7,7 +7,7 @@ import { turn } from './turn.mjs'
 import { usage } from './usage.mjs'
 
 const require = createRequire(import.meta.url)
-const tables = require('../../../bindings-node/lib/native.js')
+const tables = JSON.parse(require('../../../bindings-node/lib/native.js').tables())
 const clients = new Map()
 const holds = new Map() // of an actor thread on a lock, newest last
 const keys = new Map() // an owner per actor thread
@@ -28,9 +28,9 @@ function hello() {
   return {
     language: 'node',
     version: require('redlatch/package.json').version,
-    errors: numbers(tables.errorKinds()),
-    reasons: numbers(tables.lostReasons()),
-    options: tables.options().map(option => option.name),
+    errors: numbers(tables.errors),
+    reasons: numbers(tables.reasons),
+    options: tables.options.map(option => option.name),
   }
 }
 
