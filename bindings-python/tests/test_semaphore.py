@@ -371,3 +371,27 @@ async def test_a_release_of_permits_that_is_cancelled_gives_all_of_them_back(
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(release())
         await soon(lambda: counts(look, name) == (2, 0))
+
+
+def test_a_stack_that_ends_without_its_loop_gives_its_permit_back(name: str, look: redis.Redis) -> None:
+    client = aio.Client()
+    semaphore = client.semaphore(name, limit=1)
+
+    async def hold(entered: asyncio.Event) -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(semaphore)
+            entered.set()
+            await asyncio.Event().wait()
+
+    async def begin() -> Any:
+        entered = asyncio.Event()
+        task = asyncio.get_running_loop().create_task(hold(entered))
+        await entered.wait()
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(begin())
+    loop.close()
+    assert counts(look, name) == (0, 1)
+    task.get_coro().close()
+    eventually(lambda: counts(look, name) == (1, 0))

@@ -295,8 +295,10 @@ def _finish_in_celery_child() -> None:
 def _join_and_close_all() -> None:
     # The finalizers come before the threads have ended, unlike atexit. The threads of an executor end by this function alone,
     # which multiprocessing calls after the finalizers, and which does nothing the second time.
-    threading._shutdown()  # type: ignore[attr-defined]
-    _close_all()
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    finally:
+        _close_all()
 
 
 def _after_fork() -> None:

@@ -393,7 +393,7 @@ class Blocks(BaseName):
         return callback_of(on_lost)
 
     def _caller(self) -> object:
-        return asyncio.current_task()
+        return _current_task()  # none where no loop runs: the garbage collector ends the block
 
 
 class OwnedLock(Blocks, BaseLock):

@@ -60,7 +60,8 @@ impl Waiting {
                     call: sending.call,
                     outcome: self.not_sent(),
                 });
-            } else if is_free && taken.is_none() {
+            // With less than a quarter, the `WAIT` could end before replicas in good order answer.
+            } else if is_free && taken.is_none() && now.until(end) * 4 >= sending.limit {
                 taken = Some(OutgoingCall {
                     limit: now.until(end),
                     ..sending
@@ -148,6 +149,18 @@ mod tests {
             assert_eq!(taken.map(|sending| sending.limit), limit);
         }
         assert!(news.inputs.is_empty());
+    }
+
+    #[test]
+    fn a_call_with_little_time_left_is_not_sent() {
+        let (mut waiting, mut news) = (held(Duration::from_millis(80)), News::default());
+        assert!(waiting.take(at(61), true, &mut news).is_none());
+        assert!(news.inputs.is_empty());
+        assert!(waiting.take(at(80), true, &mut news).is_none());
+        let [Input::Outcome { outcome, .. }] = news.inputs.as_slice() else {
+            panic!("{:?}", news.inputs);
+        };
+        assert!(matches!(outcome, CallOutcome::NotSent), "{outcome:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::engine::context::Granted;
 use crate::engine::errors::{
     clocks_differ, not_replicated, not_sent, unanswered_command, unconfirmed, unheard_entry,
 };
-use crate::engine::hold::Phase;
+use crate::engine::hold::{Hold, Phase};
 use crate::engine::interface::{CallId, CallOutcome, Done, LevelId, Output, RequestId, Target};
 use crate::engine::lazy_box::Idle;
 use crate::engine::links::Which;
@@ -28,7 +28,8 @@ impl Engine {
     /// Re-entry: one more level on a hold.
     pub(in crate::engine) fn enter(&mut self, id: RequestId, owner: OwnerId, entry: Entry) {
         let hold = self.holds.get(&owner);
-        if let Some(hold) = hold.filter(|hold| hold.cell.token().is_none())
+        let lacks = |hold: &&Hold| hold.phase == Phase::Held && hold.cell.token().is_none();
+        if let Some(hold) = hold.filter(lacks)
             && entry.terms.fencing != Fencing::Off
         {
             let error = Error::without_token().on(&hold.cell.name);
