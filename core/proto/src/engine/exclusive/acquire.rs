@@ -271,15 +271,19 @@ impl Engine {
         }
         let behind_own = blocking(&self.holds, queue, Wish::of(head), true).collect();
         queue.attempt = Attempt::InFlight { again: false };
-        self.renew_owner(id);
+        let crowds = self.crowded || self.awaited.is_some() || queue.turn.has_rivals();
+        if self.cx.is_outdated(head.call.owner) {
+            self.renew_owner(id);
+        }
         let Some(head) = self.names.waiters.get_mut(&id) else {
             return false;
         };
         head.behind_own = behind_own;
+        head.due &= crowds;
         let limit = head.call.limit;
         let mut op = head.next_try(self.cx.now, self.cx.config.recheck);
         // A try is refused by a holder only, not by those that come first.
-        let leaves = self.stand_in_crowd(id, &mut op, !tries);
+        let leaves = crowds && self.stand_in_crowd(id, &mut op, !tries);
         self.send(Purpose::Try(id), Op::Acquire(op), limit);
         self.names.arm_waiter(&mut self.cx, id);
         if leaves {
