@@ -688,7 +688,6 @@ if __name__ == "__main__":
     eventually(lambda: not look.exists(name, name + "'"))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_of_multiprocessing_ends_beside_an_idle_executor(
     method: str, name: str, tmp_path: object
