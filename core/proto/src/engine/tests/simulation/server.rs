@@ -1559,17 +1559,8 @@ fn why_gone(shared: Option<&Shared>) -> LostReason {
 
 pub(super) fn names(op: &Op) -> Vec<Name> {
     match op {
-        Op::Acquire(Acquire { name, .. })
-        | Op::HandOver(HandOver { name, .. })
-        | Op::Release(Release { name, .. })
-        | Op::Force { name, .. }
-        | Op::Inspect { name, .. }
-        | Op::Count { name, .. }
-        | Op::Change { name, .. }
-        | Op::Read { name, .. } => {
-            vec![name.clone()]
-        }
         Op::Renew { holds } => holds.iter().map(|hold| hold.name.clone()).collect(),
+        op => op.name().into_iter().cloned().collect(),
     }
 }
 
